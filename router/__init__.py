@@ -1,1 +1,1 @@
-"""The front of a cluster: doors, text, admission, policy, membership, dispatch."""
+"""The router of a cluster: doors, text, admission, policy, membership, dispatch."""

@@ -1,4 +1,4 @@
-"""Tasks that live as long as a block: cancelled at its end; a failure of one fails the block."""
+"""Background tasks of a block: they are cancelled at its end, and if one fails, the block fails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 class Background:
-    """An `asyncio.TaskGroup` that does not wait for its tasks but ends them, and that lets the
-    block's own error through as it is, not in a group."""
+    """An `asyncio.TaskGroup` that cancels its tasks at the end instead of waiting for them, and
+    that raises the block's own error as it is, not in a group."""
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()

@@ -1,5 +1,5 @@
-"""The one step of admission that may wait for others: a label, and a tenant's quotas, are taken
-where routers share them."""
+"""Claims a request's label and its share of the tenant's quotas in the store that routers share:
+the only step of admission that waits for another process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from twolane.router.requests.request import Job
 from twolane.router.store import Ask, Held, Short
 from twolane.router.tenants.accounts import REFUSALS
 
-_HANG_UP_S = 0.05  # within which a hang-up is heard of that came before a request
+_HANG_UP_S = 0.05  # within which a client's earlier disconnect has been processed
 
 
 class Claims:
-    """Of one router. What is claimed is released when the request leaves the board."""
+    """The claims of one router. The board releases them when the request is removed."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
 
     async def take(self, job: Job) -> None:
-        """Raises `DuplicateRequestError`, and `QuotaError` for what all routers together count. A
-        client that hangs up and asks again at once may be heard in the other order, so a label in
-        use is looked at twice."""
+        """Claim a job's label and quotas. Raises `DuplicateRequestError`, and `QuotaError` for
+        quotas that all routers count together. If the label is in use, tries once more after a
+        moment: when a client disconnects and repeats its request at once, the repeat may arrive
+        before the disconnect."""
         board = self._board
         account = board.accounts.of(job.tenant, job.arrived)
         ask = Ask(
@@ -44,6 +45,6 @@ class Claims:
             raise account.refused_by_all(verdict.quota, verdict.wait_s, verdict.remaining)
 
     def drop(self, job: Job) -> None:
-        """It was not admitted after all."""
+        """Release the claims of a job that was not admitted."""
         if job.submission_id not in self._board.requests:
             self._board.store.release(job.submission_id, 0)

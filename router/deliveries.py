@@ -1,9 +1,9 @@
-"""Answers on their way to clients: what each may be given, and whether it takes it.
+"""Delivers answers to clients, as fast as each client reads.
 
 dispatcher ──touched──> tell ──> on_news of the request's delivery ──> take ──> one piece
                                                  │
-                        block, unblock: the client's transport takes no more for a while
-                        hand_over: it goes on at another router
+                        block, unblock: the client's transport is full for a while
+                        hand_over: the answer continues at another router
 """
 
 from __future__ import annotations
@@ -15,32 +15,47 @@ from types import TracebackType
 
 from twolane.errors import CancelledError, TwolaneError
 from twolane.router.config import ReadersConfig
+from twolane.router.known_routers import KnownRouters
 from twolane.router.pressure import Pressure
 from twolane.router.requests.piece import Piece
-from twolane.router.requests.readers import Readers
 from twolane.router.requests.request import Request
+from twolane.router.requests.slow_readers import Readers
 from twolane.v1 import inference_pb2
 
-LATE_STEP = 1.25  # times the last step: then the next token is late
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.02
+# In steps after a token that is held: news before _EARLY are there only because the router is late,
+# and after _LATE it goes out alone.
+_EARLY, _LATE = 0.5, 1.25
+_RELEASE_EVERY_S = 0.001  # at most so often, because each time looks at all that is held
 
 
 def _nothing() -> None:
-    """Nobody listens yet."""
+    """The callback until one is set."""
 
 
 class Delivery:
-    """The client's end of one admitted request. Close it: that cancels what still runs.
+    """The client's end of one admitted request. Close it, which cancels the request if it still
+    runs.
 
-    A client that `resumes` may be told that its answer moves: then the request stays.
+    If the client `resumes`, it may be told that its answer moves to another router; the request
+    then stays after the close. If the delivery `outlives_client`, the rows stay for a while after
+    the client disconnects, because it may come back for the rest.
 
-    `on_news` is called on the event loop whenever `take` may have something. Set it, and call
-    `take` once: there may be news already.
+    `on_news` is called on the event loop whenever `take` may return something. After setting it
+    call `take` once, because there may be news already.
     """
 
-    __slots__ = ("_deliveries", "has_begun", "is_over", "on_news", "request", "resumes")
+    __slots__ = (
+        "_deliveries",
+        "has_begun",
+        "is_over",
+        "on_news",
+        "outlives_client",
+        "request",
+        "resumes",
+    )
 
     def __init__(
         self,
@@ -48,16 +63,18 @@ class Delivery:
         deliveries: Deliveries,
         *,
         resumes: bool = False,
+        outlives_client: bool = False,
     ) -> None:
         self.request = request
         self.resumes = resumes
+        self.outlives_client = outlives_client
         self.on_news: Callable[[], None] = _nothing
         self.has_begun = False  # a token was taken
-        self.is_over = False  # nothing comes any more
+        self.is_over = False  # nothing more will come
         self._deliveries = deliveries
 
     def first(self) -> inference_pb2.GenerateResponse:
-        """What a client hears as soon as its request is admitted."""
+        """The first response, sent as soon as the request is admitted."""
         job = self.request.job
         return inference_pb2.GenerateResponse(
             request_id=job.request_id,
@@ -66,11 +83,11 @@ class Delivery:
             seed=job.params.seed,
             model=job.model,
             prompt_tokens=self.request.n_prompt,
-            routers=self._deliveries.routers(),
+            routers=self._deliveries.known.announced_doors(asyncio.get_running_loop().time()),
         )
 
     def take(self) -> Piece | None:
-        """All that waits; None if nothing does."""
+        """Take everything that waits; None if there is nothing."""
         if self.is_over:
             return None
         request = self.request
@@ -89,29 +106,31 @@ class Delivery:
 
     @property
     def error(self) -> TwolaneError | None:
-        """Once it is over: why the answer did not end well."""
+        """The error that ended the answer, once it is over; None if it ended normally."""
         return None if self._deliveries.has_moved(self.request) else self.request.error
 
     def block(self) -> None:
-        """The client takes nothing from now on, until `unblock`: that is bounded."""
+        """The client's transport is full until `unblock`. That time, and the data that waits, are
+        bounded."""
         self._deliveries.readers.begin(self.request, asyncio.get_running_loop().time())
 
     def unblock(self) -> None:
-        """Raises `CancelledError` if it took too long."""
+        """The client's transport has room again. Raises `CancelledError` if that took too long."""
         self._deliveries.readers.finish(self.request)
 
     def close(self) -> None:
-        """May be called twice."""
+        """End the delivery. May be called twice."""
         self.on_news = _nothing
         self._deliveries.discard(self)
-        self._deliveries.leave(self.request)
+        self._deliveries.leave(self)
 
     async def responses(self) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        """All of the answer, as it comes; then this is closed. Raises what ended it."""
+        """Yield the answer as it comes, and close the delivery at the end. Raises the error that
+        ended the answer."""
         with self:
             wake = asyncio.Event()
             self.on_news = wake.set
-            wake.set()  # there may be news since it was submitted
+            wake.set()  # there may be news already
             self.block()
             yield self.first()
             self.unblock()
@@ -139,67 +158,78 @@ class Delivery:
 
 
 class Deliveries:
-    """All of one router."""
+    """All deliveries of one router."""
 
     def __init__(
         self,
         config: ReadersConfig,
         end: Callable[[str, TwolaneError], object],
-        routers: Callable[[], Sequence[str]],
+        keep_rows: Callable[[Request], None],
+        known: KnownRouters,
     ) -> None:
-        """`end` ends a running request by its submission id; `routers` are the gRPC doors of all
-        routers, our own last."""
+        """`end` ends a running request by its submission id; `keep_rows` ends one whose client may
+        come back, and leaves its rows at the workers."""
         self.readers = Readers(config)
         self._end = end
-        self.routers = routers
-        self.moved_to: Sequence[str] = ()  # once this router hands over: the others' doors
+        self._keep_rows = keep_rows
+        self.known = known
+        self.moved_to: Sequence[str] = ()  # the others' doors, once this router hands over
         self.pressure = Pressure()
-        # by the very request: its id is free for another while its client still reads
+        # By the request object, because its id may be used again while its client still reads.
         self._open: dict[Request, Delivery] = {}
-        self._moved: set[Request] = set()  # whose clients have been told so
-        self._held: set[Delivery] = set()
+        self._moved: set[Request] = set()  # whose clients were told to move
+        self._held: dict[Delivery, float] = {}  # since when its news waits
         self._release_timer: asyncio.TimerHandle | None = None
 
-    def add(self, request: Request, *, resumes: bool = False) -> Delivery:
-        delivery = self._open[request] = Delivery(request, self, resumes=resumes)
+    def add(
+        self, request: Request, *, resumes: bool = False, outlives_client: bool = False
+    ) -> Delivery:
+        delivery = Delivery(request, self, resumes=resumes, outlives_client=outlives_client)
+        self._open[request] = delivery
         return delivery
 
-    def leave(self, request: Request) -> None:
-        """Its client has left: for good, unless it was told to go on elsewhere."""
-        if not request.is_over and not self.has_moved(request):
+    def leave(self, delivery: Delivery) -> None:
+        """Its client has disconnected: cancel the request, or keep its rows. Does nothing if the
+        client was told to move."""
+        request = delivery.request
+        if request.is_over or self.has_moved(request):
+            return
+        if delivery.outlives_client:
+            self._keep_rows(request)
+        else:
             self._end(request.job.submission_id, CancelledError("the client left"))
 
     def end_unread(self, now: float) -> None:
-        """End what its client does not read; it hears why when it reads on."""
+        """End answers that their clients do not read. A client that reads later gets the reason."""
         for request, reason in self.readers.cut(now):
             log.info("request %s ends: %s", request.job.request_id, reason.message)
             if not request.is_over:
                 self._end(request.job.submission_id, reason)
-            request.answer.take()  # and nobody gets it
+            request.answer.take()  # unsent data is dropped
 
     async def hand_over(self, within_s: float) -> None:
-        """If there is another router, tell clients that can that their answers go on there, now and
-        from now on. The requests stay, so that their rows are kept until another router has them;
-        waits for that."""
+        """If there is another router, tell present and later clients that support it to continue
+        their answers there. Their requests stay, so that workers keep the rows until another router
+        has them. Waits for that for at most `within_s`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
-        self.moved_to = tuple(self.routers()[:-1])
+        self.moved_to = tuple(self.known.client_doors()[:-1])
         if not self.moved_to:
             return
         for delivery in list(self._open.values()):
             delivery.on_news()
-        while loop.time() < until and self._is_moving():  # noqa: ASYNC110 - many end, many ways
+        while loop.time() < until and self._is_moving():  # noqa: ASYNC110 - no single event ends it
             await asyncio.sleep(_POLL_S)
 
     def note_moved(self, request: Request) -> None:
         self._moved.add(request)
 
     def has_moved(self, request: Request) -> bool:
-        """Whether its client has been told."""
+        """Whether its client was told to move."""
         return request in self._moved
 
     def moved(self) -> list[Request]:
-        """Those that no other router has yet."""
+        """The moved requests that no other router has yet."""
         return [request for request in self._moved if not request.is_over]
 
     def _is_moving(self) -> bool:
@@ -207,35 +237,60 @@ class Deliveries:
         return is_told or bool(self.moved())
 
     def discard(self, delivery: Delivery) -> None:
-        """May be called for an unknown one."""
+        """Remove a delivery, if present."""
         self._open.pop(delivery.request, None)
-        self._held.discard(delivery)
+        self._held.pop(delivery, None)
         self.readers.forget(delivery.request)
 
     def tell(self, touched: Iterable[Request]) -> None:
-        """There is news of these; one may be named twice."""
-        is_behind = self.pressure.is_behind
+        """Notify the deliveries of requests with news; a request may occur twice. Under pressure
+        all but the first and the last news of an answer wait for the next."""
+        is_behind = self.pressure.pause_s > 0
         for request in dict.fromkeys(touched):
             delivery = self._open.get(request)
             if delivery is None:
                 continue
-            if delivery in self._held:
-                self._held.discard(delivery)
-            elif is_behind and delivery.has_begun and not request.is_over:
-                self._hold(delivery)
+            if is_behind and self._try_hold(delivery):
                 continue
+            self._held.pop(delivery, None)
             delivery.on_news()
 
-    def _hold(self, delivery: Delivery) -> None:
-        """Until its next token: a step; if that is late, little longer than the last one took."""
-        self._held.add(delivery)
-        if self._release_timer is None:
-            step_s = delivery.request.timeline.gap_s
-            loop = asyncio.get_running_loop()
-            self._release_timer = loop.call_later(LATE_STEP * step_s, self._release)
+    def _try_hold(self, delivery: Delivery) -> bool:
+        """Let its news wait for the next, which come a step later. If these are there much sooner,
+        the router is late, and they wait together. False if they go out now."""
+        request, loop = delivery.request, asyncio.get_running_loop()
+        now, step_s = loop.time(), request.timeline.step_s
+        if not delivery.has_begun or request.is_over or not step_s:
+            return False
+        if self.pressure.pause_s < step_s:
+            return False  # the next token would come too late
+        if now - self._held.setdefault(delivery, now) > _EARLY * step_s:
+            return False
+        self._release_by(self._due(delivery))
+        return True
+
+    def _due(self, delivery: Delivery) -> float:
+        """When its news goes out alone."""
+        wait_s = min(self.pressure.pause_s, _LATE * delivery.request.timeline.step_s)
+        return self._held[delivery] + wait_s
+
+    def _release_by(self, due: float) -> None:
+        """Let the timer fire then, unless it fires earlier."""
+        if self._release_timer is not None:
+            if self._release_timer.when() <= due:
+                return
+            self._release_timer.cancel()
+        self._release_timer = asyncio.get_running_loop().call_at(due, self._release)
 
     def _release(self) -> None:
+        """Send what is due, and come back for the earliest of the rest."""
         self._release_timer = None
-        held, self._held = self._held, set()
-        for delivery in held:
+        now = asyncio.get_running_loop().time()
+        dues = {delivery: self._due(delivery) for delivery in self._held}
+        late = [delivery for delivery, due in dues.items() if due <= now]
+        for delivery in late:
+            del self._held[delivery], dues[delivery]
+        if dues:
+            self._release_by(max(min(dues.values()), now + _RELEASE_EVERY_S))
+        for delivery in late:
             delivery.on_news()

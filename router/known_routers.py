@@ -1,4 +1,4 @@
-"""The routers that are known here: by workers, by the launcher, and by the store."""
+"""The known routers, as reported by workers, the launcher and the store."""
 
 from __future__ import annotations
 
@@ -10,26 +10,34 @@ from twolane.v1 import worker_pb2
 
 
 class KnownRouters:
-    """`own` is this router's address, which may change. No clock here: `now` is given."""
+    """`own` is this router's address, which may change. This class reads no clock: the caller
+    passes `now`."""
 
     def __init__(self, own: worker_pb2.RouterAddress, store: Store) -> None:
         self._peers = Peers(own)
         self._store = store
+        self.settled_at = 0.0  # when every running router has been reported; set at the start
 
     def hear(
         self, routers: Iterable[worker_pb2.RouterAddress], now: float
     ) -> list[worker_pb2.RouterAddress]:
-        """These are there. Returns all that are known, ourselves first. Of quotas that nobody
-        counts for all of them, each keeps to its part."""
+        """Record that these routers are running. Returns all known routers, this one first. Their
+        number decides each router's part of quotas that no store counts for all."""
         shared = map(to_address, self._store.routers())
         known = self._peers.note([*routers, *shared], now)
         self._store.note_routers(len(known))
         return known
 
     def client_doors(self) -> list[str]:
-        """host:port of the gRPC doors of the others, then of our own."""
+        """host:port of the gRPC doors of the other routers, then of this one."""
         return self._peers.client_doors()
 
+    def announced_doors(self, now: float) -> list[str]:
+        """As `client_doors`, for clients; empty while this router has just started and knows no
+        other, because a client that knows of one router does not look for another."""
+        doors = self.client_doors()
+        return doors if len(doors) > 1 or now >= self.settled_at else []
+
     def others(self, now: float) -> list[worker_pb2.RouterAddress]:
-        """Those that can be called."""
+        """The other routers that can be called."""
         return [router for router in self.hear((), now)[1:] if router.workers_endpoint]

@@ -1,7 +1,8 @@
-"""A heap whose entries can be taken back or moved, at the cost of a dictionary.
+"""A heap whose entries can be removed or moved, with a dictionary beside it.
 
-What is taken back stays in the heap, dead, until it comes to the top or half of the heap is dead:
-then all dead entries go at once. So the heap is never larger than twice what lives (and a few).
+A removed entry stays in the heap as dead until it reaches the top, or until half of the heap is
+dead: then all dead entries are removed at once. So the heap has at most twice as many entries as
+are live (and a few more).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Generic, TypeVar
 
 ThingT = TypeVar("ThingT", bound=Hashable)
-FEW = 64  # dead entries that are not worth the trouble
+FEW = 64  # so few dead entries need no clean-up
 
 
 class LazyHeap(Generic[ThingT]):
-    """Things by rank, the least first; of equal ranks the one that came first."""
+    """Things by rank, the least first; of equal ranks the one put first."""
 
     def __init__(self) -> None:
         self._ranks: dict[ThingT, Any] = {}
@@ -26,27 +27,27 @@ class LazyHeap(Generic[ThingT]):
         return len(self._ranks)
 
     def __iter__(self) -> Iterator[ThingT]:
-        """In no order."""
+        """All things, in no particular order."""
         return iter(self._ranks)
 
     def rank_of(self, thing: ThingT) -> Any:
-        """None: it is not here."""
+        """The rank of `thing`; None if it is not present."""
         return self._ranks.get(thing)
 
     def put(self, thing: ThingT, rank: Any) -> None:
-        """One that is here already moves to `rank`."""
+        """Add `thing`, or move it to `rank`."""
         self._ranks[thing] = rank
         self._n_put += 1
         heapq.heappush(self._heap, (rank, self._n_put, thing))
         self._compact()
 
     def discard(self, thing: ThingT) -> None:
-        """It may be absent."""
+        """Remove `thing`, if present."""
         if self._ranks.pop(thing, None) is not None:
             self._compact()
 
     def first(self) -> ThingT | None:
-        """The one of the least rank. It stays."""
+        """The thing of the least rank, which is not removed; None if there is none."""
         while self._heap:
             rank, _, thing = self._heap[0]
             if self._ranks.get(thing) == rank:
@@ -55,7 +56,7 @@ class LazyHeap(Generic[ThingT]):
         return None
 
     def take_up_to(self, rank: Any) -> list[ThingT]:
-        """Take away all of at most this rank, the least first."""
+        """Remove and return all things of at most this rank, the least first."""
         taken = []
         while (thing := self.first()) is not None and self._ranks[thing] <= rank:
             heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
-"""What a door lets in: every refusal names the actual figure and the limit.
+"""Checks requests against limits. Every refusal has the actual value and the limit.
 
-Checks come in two steps, because the second needs the model: `check_shape` for what can be said of
-the message alone, `fit` for token ids, context and pages of the model that shall answer it.
+There are two steps, because the second one needs the model: `check_shape` checks the message alone,
+`fit` the token ids, the context and the pages of the model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NO_TOKENIZER = "the model's tokenizer.json, which is not there (tokenizer.model 
 def check_shape(
     request: inference_pb2.GenerateRequest, limits: LimitsConfig, *, has_text: bool
 ) -> SamplingParams:
-    """Everything that can be said without knowing the model. Returns the sampling options.
+    """Make all checks that do not need the model. Returns the sampling options.
 
     Raises `InvalidRequestError`, or `UnimplementedError` naming a reserved field.
     """
@@ -72,10 +72,11 @@ def check_shape(
 
 
 def check_resume(request: inference_pb2.ResumeRequest, caller: Identity) -> None:
-    """Raises `InvalidRequestError`, or `PermissionDeniedError` for another tenant's."""
+    """Check a resume. Raises `InvalidRequestError`, or `PermissionDeniedError` for another tenant's
+    answer."""
     check_tenant(request.tenant, caller)
     if bool(request.submission_id) == bool(request.request_id):
-        text = "name an answer by submission_id or by request_id, one of the two"
+        text = "name an answer either by submission_id or by request_id"
         raise InvalidRequestError(text, field="submission_id")
     _check_takeover(request.resume_token, request.takeover, 0)
     for name in ("n_tokens", "n_text_bytes"):
@@ -84,7 +85,7 @@ def check_resume(request: inference_pb2.ResumeRequest, caller: Identity) -> None
 
 
 def check_answer_so_far(resume: inference_pb2.AnswerSoFar) -> None:
-    """Raises `InvalidRequestError`."""
+    """Check the received part of an answer. Raises `InvalidRequestError`."""
     if not 0 < len(resume.submission_id) <= MAX_REQUEST_ID_CHARS:
         bound = f"1 to {MAX_REQUEST_ID_CHARS}"
         raise InvalidParameterError("len(resume.submission_id)", len(resume.submission_id), bound)
@@ -101,7 +102,8 @@ def _check_takeover(token: bytes, takeover: int, least: int) -> None:
 
 
 def check_tenant(named: str, caller: Identity) -> None:
-    """A request may repeat its caller's tenant, no more. Raises `PermissionDeniedError`."""
+    """Refuse a request that names a tenant other than its caller's. Raises
+    `PermissionDeniedError`."""
     if named and named != caller.tenant:  # guard: tenant
         yours = f"yours says {caller.tenant!r}" if caller.tenant else "you show none"
         raise PermissionDeniedError(
@@ -112,7 +114,7 @@ def check_tenant(named: str, caller: Identity) -> None:
 
 
 def _refuse_unknown(request: inference_pb2.GenerateRequest) -> None:
-    """What a newer client says beyond our contract is not left out in silence."""
+    """Refuse fields that this version does not know, which a newer client may send."""
     parts: list[tuple[str, Message]] = [("the request", request), ("sampling", request.sampling)]
     if request.WhichOneof("prompt") == "chat":
         parts.append(("chat", request.chat))
@@ -134,7 +136,7 @@ def _check_prompt(
     if kind is None:
         raise InvalidRequestError("prompt is empty: set text, token_ids or chat", field="prompt")
     if kind == "token_ids":
-        # before anything looks at each of them
+        # before anything iterates over them
         _at_most("len(prompt tokens)", len(request.token_ids.ids), limits.prompt_tokens)
         if not request.token_ids.ids:
             raise InvalidRequestError("token_ids is empty; at least 1 is needed", field="token_ids")
@@ -171,9 +173,9 @@ def fit(
     *,
     if_unset: int,
 ) -> SamplingParams:
-    """Everything that depends on the model. Returns the options with `max_tokens` set: what the
-    client asked for, or `if_unset`, or less if less fits. Raises `InvalidRequestError` with
-    figures."""
+    """Make all checks that depend on the model. Returns the options with `max_tokens` set: the
+    client's value, or else `if_unset` or less, as far as it fits. Raises `InvalidRequestError` with
+    the figures."""
     n_prompt = len(token_ids)
     if not n_prompt:
         raise InvalidRequestError("the prompt has no tokens; at least 1 is needed", field="prompt")
@@ -214,8 +216,8 @@ def fit(
 def _too_many_pages(
     field: str, n_prompt: int, max_tokens: int, model: ModelFacts
 ) -> InvalidRequestError:
-    """The decode worker would hold all of it; a prefill worker all but the last token, should it
-    have to be resumed."""
+    """The error of a request that needs too many pages. The decode worker would hold all of its
+    tokens; if it is resumed, a prefill worker all but the last."""
     room, n_tokens = model.room, n_prompt + max_tokens
     role, pool = "decode", room.decode
     n_pages = pages_for(n_tokens, pool.page_tokens)

@@ -1,4 +1,4 @@
-"""Workers in the order of a key that changes often: a sorted list, and where each is in it."""
+"""Workers ordered by a key that changes often: a sorted list, and the key of each worker."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Any
 
 
 class Order:
-    """Epochs by key, the least first. A move costs two binary searches and two shifts of pointers:
-    microseconds at ten thousand workers."""
+    """Epochs ordered by key, the least first. A move costs two binary searches and two shifts of
+    pointers: microseconds with ten thousand workers."""
 
     def __init__(self) -> None:
-        self._sorted: list[tuple[Any, int]] = []
-        self._keys: dict[int, Any] = {}
+        self._sorted: list[tuple[Any, ...]] = []  # a key and its epoch
+        self._entries: dict[int, tuple[Any, ...]] = {}
 
     def __iter__(self) -> Iterator[int]:
-        """Nothing may be moved meanwhile."""
-        return (epoch for _, epoch in self._sorted)
+        """Iterate in order. Do not change the order meanwhile."""
+        return (entry[-1] for entry in self._sorted)
 
     def __contains__(self, epoch: int) -> bool:
-        return epoch in self._keys
+        return epoch in self._entries
 
-    def put(self, epoch: int, key: Any) -> None:
-        """One that is here already moves."""
-        old = self._keys.get(epoch)
-        if old == key:
+    def put(self, epoch: int, *key: Any) -> None:
+        """Add an epoch, or move it to `key`, which has as many parts as every other one's."""
+        entry = (*key, epoch)  # flat, because a search compares many
+        old = self._entries.get(epoch)
+        if old == entry:
             return
         if old is not None:
-            del self._sorted[bisect_left(self._sorted, (old, epoch))]
-        self._keys[epoch] = key
-        insort(self._sorted, (key, epoch))
+            del self._sorted[bisect_left(self._sorted, old)]
+        self._entries[epoch] = entry
+        insort(self._sorted, entry)
 
     def remove(self, epoch: int) -> None:
-        """It must be here."""
-        key = self._keys.pop(epoch)
-        del self._sorted[bisect_left(self._sorted, (key, epoch))]
+        """Remove an epoch, which must be present."""
+        entry = self._entries.pop(epoch)
+        del self._sorted[bisect_left(self._sorted, entry)]

@@ -1,4 +1,4 @@
-"""Requests that are turned away: counted by reason, and logged now and then."""
+"""Counts refused requests by reason, and logs them at a limited rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class RefusalLog:
-    """Counts in `counters`, which are the status's."""
+    """Counts in `counters`, the counters of the status."""
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
@@ -23,7 +23,7 @@ class RefusalLog:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Around what may turn a request away at a door."""
+        """A block that may refuse a request at a door: counts and logs the refusal."""
         with self.logging():
             try:
                 yield
@@ -33,7 +33,7 @@ class RefusalLog:
 
     @contextmanager
     def logging(self) -> Iterator[None]:
-        """Around admission, which counts what it refuses itself."""
+        """A block that admits a request: logs the refusal, which admission itself counts."""
         try:
             yield
         except TwolaneError as error:

@@ -1,8 +1,8 @@
 """The router's core: the dispatcher with a clock, sessions to workers, and answers to clients.
 
-Everything happens on one event loop; nothing here knows gRPC. An input (a client's request, a
-worker's message, a tick) goes into the dispatcher; then its commands are sent and the clients with
-news are woken.
+Everything runs on one event loop; this module does not use gRPC. Each input (a client's request, a
+worker's message, a tick) goes to the dispatcher; then the router sends its commands and wakes the
+clients with news.
 """
 
 from __future__ import annotations
@@ -10,50 +10,54 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 
 from twolane.errors import (
     CancelledError,
     TwolaneError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from twolane.router.background import Background
 from twolane.router.claims import Claims
 from twolane.router.config import RouterConfig
 from twolane.router.deliveries import Deliveries, Delivery
-from twolane.router.dispatch.board import Observer
+from twolane.router.dispatch.board import DispatchObserver
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.intake import Intake, deadline_of
 from twolane.router.known_routers import KnownRouters
 from twolane.router.limits import check_answer_so_far, check_resume
-from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import Member
+from twolane.router.members import own_pause
 from twolane.router.members.model import ModelFacts
 from twolane.router.members.session import WorkerDialer
 from twolane.router.members.worker_sessions import WorkerSessions
+from twolane.router.operations import Operations
 from twolane.router.refusal_log import RefusalLog
 from twolane.router.requests.request import Job, Label, Request
-from twolane.router.status import make_service_status, make_status
+from twolane.router.requests.traces import NO_TRACES, Traces
+from twolane.router.status import make_service_status
 from twolane.router.store import Store
 from twolane.router.takeovers import Takeovers
 from twolane.router.tenants.accounts import Level, no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.router.text.detokenizer import Detokenizer
+from twolane.rpc.measured_loop import MeasuredLoop
 from twolane.security.identity import ANONYMOUS, Identity
 from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, inference_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
 LAST_WORDS_S = 0.1
+KEPT_S = 10.0  # how long workers continue an answer for a client that may come back
 
 
 class Router:
-    """Use as an async context manager; leaving it ends every answer with `UnavailableError`.
+    """Use as an async context manager. Leaving it ends every answer with `UnavailableError`.
 
-    `text` None serves token ids only. `limits_of` a tenant may change at any time.
+    Without `text` it serves only token ids. The limits that `limits_of` returns for a tenant may
+    change at any time.
     """
 
     def __init__(
@@ -62,33 +66,37 @@ class Router:
         dialer: WorkerDialer,
         text: TextCodec | None = None,
         *,
-        observer: Observer | None = None,
+        observer: DispatchObserver | None = None,
         limits_of: Callable[[str], TenantLimits] = no_limits,
         store: Store | None = None,
+        traces: Traces = NO_TRACES,
     ) -> None:
         self.config = config
         self._text = text
+        self.traces = traces
         self._dispatcher = Dispatcher(config, observer, limits_of, store)
+        self._dispatcher.board.ended.on_add = lambda record: self.traces.over(record)
         self._claims = Claims(self._dispatcher.board)
         self.refusals = RefusalLog(self._dispatcher.board.counters)
-        self._intake = Intake(config, self._dispatcher.members, text)
-        # as others reach it; its doors are noted when they are open
-        epoch = config.epoch or secrets.randbits(63) + 1  # of this process, among all of its id
+        self._intake = Intake(self._dispatcher.board, text)
+        epoch = config.epoch or secrets.randbits(63) + 1  # of this process, among all with that id
+        # Its doors are added when they are open.
         self.address = worker_pb2.RouterAddress(router_id=config.router_id, router_epoch=epoch)
         self.known = KnownRouters(self.address, self._dispatcher.board.store)
-        self._deliveries = Deliveries(config.readers, self._end, self.known.client_doors)
+        self._deliveries = Deliveries(config.readers, self._end, self._keep_rows, self.known)
         self._tasks = Background()
         self._sessions = WorkerSessions(self.address, config.membership, dialer, self, self._tasks)
-        self._takeovers = Takeovers(config, self._dispatcher.members, self._sessions.send)
-        self._is_stopping = False
+        self._takeovers = Takeovers(
+            config, self._dispatcher.members, self._sessions.send, self._dispatcher.board.store
+        )
+        self._is_stopping = self._has_ended = False
         self._is_flush_due = False
-        self._started = 0.0
-        self.hosts = HostReports(config.membership.gone_after_s)
 
     async def __aenter__(self) -> Router:
         self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
-        self._takeovers.settled_at = self._started + 2 * self.config.membership.announce_interval_s
+        self.operations = Operations(self._dispatcher, self._loop.time, self._flush)
+        announced_s = 2 * self.config.membership.announce_interval_s
+        self.known.settled_at = self._takeovers.settled_at = self._loop.time() + announced_s
         await self._tasks.__aenter__()
         self._tasks.start(self._tick_forever(), name="router-tick")
         return self
@@ -103,7 +111,7 @@ class Router:
         try:
             if self._dispatcher.board.requests:
                 self.end_answers()
-                await asyncio.sleep(LAST_WORDS_S)  # closing a link drops what it has not sent
+                await asyncio.sleep(LAST_WORDS_S)  # closing a link drops unsent messages
         finally:
             await self._tasks.__aexit__(kind, error, trace)
 
@@ -117,13 +125,13 @@ class Router:
         time_left_s: float | None = None,
         default_max_tokens: int | None = None,
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-        """One answer. The first response tells id, seed, model and the prompt's length, as soon as
-        the request is admitted; each later one everything that waited; the last one finish_reason
-        and ledger. `default_max_tokens` holds where the message sets none, as far as so many fit;
-        None: what fits.
+        """Generate one answer. The first response has the ids, the seed, the model and the prompt's
+        length, and is sent as soon as the request is admitted; each later one has everything that
+        waited; the last one has finish_reason and ledger. `default_max_tokens` applies if the
+        message sets no max_tokens, as far as it fits; None: as many as fit.
 
-        Raises a `TwolaneError` instead of the rest. Closing the iterator early (or cancelling its
-        task) cancels the request at both workers.
+        If the request fails, raises a `TwolaneError` instead of the rest. Closing the iterator
+        early (or cancelling its task) cancels the request at both workers.
         """
         opening = self.open(
             message, caller, time_left_s=time_left_s, default_max_tokens=default_max_tokens
@@ -139,14 +147,25 @@ class Router:
         *,
         time_left_s: float | None = None,
         default_max_tokens: int | None = None,
+        resume_token: bytes = b"",
+        outlives_client: bool = False,
+        is_late: bool = False,
+        pair: tuple[int, int] | None = None,
     ) -> Delivery:
-        """Admit a request; for the rest see `generate`. Close what is returned."""
+        """Admit a request; for arguments and errors see `generate`. The caller must close the
+        delivery. An empty `resume_token` is drawn at random; see `Delivery` for
+        `outlives_client`. `is_late`: the client cannot be sent elsewhere, so it is still admitted
+        while a router that stops leaves the port to others. `pair`: see `Job`."""
         if message.HasField("resume"):
             check_answer_so_far(message.resume)
             self._dispatcher.let_go(message.resume, caller.tenant, self._loop.time())
-        job = await self._admit(message, caller, time_left_s, default_max_tokens)
-        request = self._submit(job, message)
-        return self._deliveries.add(request, resumes=message.resumes)
+        self._check_open(is_late=is_late)
+        job = await self._admit(message, caller, time_left_s, default_max_tokens, resume_token)
+        job = job if pair is None else replace(job, pair=pair)
+        request = self._submit(self.traces.traced(job), message)
+        return self._deliveries.add(
+            request, resumes=message.resumes, outlives_client=outlives_client
+        )
 
     async def open_resumed(
         self,
@@ -154,21 +173,23 @@ class Router:
         caller: Identity = ANONYMOUS,
         *,
         time_left_s: float | None = None,
+        outlives_client: bool = False,
     ) -> Delivery:
-        """Go on with an answer that another router has begun. Close what is returned. Raises
-        `UnknownSubmissionError` where too little of it is left, and `TakenOverError`."""
+        """Continue an answer that another router has begun. The caller must close the delivery.
+        Raises `UnknownSubmissionError` if workers have too little of it, and `TakenOverError`."""
         check_resume(message, caller)
-        with self.refusals.noting():
-            if self._is_stopping:
-                raise UnavailableError("the router is stopping")
+        self._check_open()
         self._dispatcher.let_go(message, caller.tenant, self._loop.time())
         deadline = deadline_of(self._loop.time(), time_left_s)
         job, known = await self._takeovers.take(message, caller, deadline)
         text, now = self._detokenizer(job), self._loop.time()
         n_tokens, n_text_bytes = message.n_tokens, message.n_text_bytes
+        job = self.traces.traced(job)
         request = self._dispatcher.adopt(job, known, text, n_tokens, n_text_bytes, now)
         self._flush()
-        return self._deliveries.add(request, resumes=True)
+        return self._deliveries.add(
+            request, resumes=not outlives_client, outlives_client=outlives_client
+        )
 
     def check_room(
         self,
@@ -177,8 +198,8 @@ class Router:
         priority: int | None = None,
         time_left_s: float | None = None,
     ) -> None:
-        """For doors, before they parse: raises `OverloadedError` or `DeadlineError` for what would
-        be refused whatever it is. `priority` None: not known yet."""
+        """Called by doors before they parse a message: raises `OverloadedError` or `DeadlineError`
+        if any request would be refused now. `priority` is None if not known yet."""
         highest = self.config.limits.priority
         priority = highest if priority is None else priority
         now, left_s = self._loop.time(), time_left_s
@@ -186,12 +207,13 @@ class Router:
             self._dispatcher.check_room(now, priority=priority, tenant=caller.tenant, left_s=left_s)
 
     def cancel(self, request_id: str, *, tenant: str = "") -> bool:
-        """End the running request of that label with CANCELLED. False if there is none."""
+        """Cancel the running request with that label. False if there is none."""
         submission_id = self._dispatcher.board.labels.get(Label(tenant, request_id))
         return submission_id is not None and self._end_cancelled(submission_id, request_id)
 
     def cancel_submission(self, submission_id: str, *, tenant: str = "") -> bool:
-        """The same, by the name that the router drew. False also for another tenant's."""
+        """Cancel a request by the submission id that the router has drawn. False if there is none,
+        or if it is another tenant's."""
         request = self._dispatcher.board.find(submission_id, tenant)
         return request is not None and self._end_cancelled(submission_id, submission_id)
 
@@ -203,18 +225,12 @@ class Router:
         self._flush()
         return found
 
-    def end_of_keys(self, names: Collection[str]) -> None:
-        """These API keys do not count any more: what was asked with them ends."""
-        if not names:
-            return
-        requests = self._dispatcher.board.requests
-        for request in [r for r in requests.values() if r.job.caller.name in names]:
-            error = UnauthenticatedError(f"API key {request.job.caller.name} counts no longer")
-            self._dispatcher.end(request.job.submission_id, error, self._loop.time())
+    def _keep_rows(self, request: Request) -> None:
+        self._dispatcher.abandon(request, self._loop.time(), KEPT_S)
         self._flush()
 
     def quotas(self, tenant: str) -> list[Level]:
-        """What is left of those that the tenant has."""
+        """The state of the tenant's quotas."""
         now = self._loop.time()
         return list(self._dispatcher.board.accounts.of(tenant, now).levels(now))
 
@@ -222,17 +238,28 @@ class Router:
         return list(self._dispatcher.members.models())
 
     def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text; without a tokenizer its id as vLLM has it, `token_id:7`."""
+        """The bytes that a token adds to a text; without a tokenizer its id in vLLM's form,
+        `token_id:7`."""
         return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
-        """Whether some model has a live pair of workers, and requests are accepted."""
-        return not self._is_stopping and bool(self._dispatcher.members.servable_models())
+        """Whether requests are accepted, and some model has a live pair of workers or gets one."""
+        board = self._dispatcher.board
+        return not self._is_stopping and (bool(board.members.servable_models()) or board.wakes())
 
-    # Workers and operators
+    def service_status(
+        self, submission_ids: Iterable[str], *, tenant: str = ""
+    ) -> inference_pb2.GetStatusResponse:
+        """The status for clients, with the state of these submissions; those of other tenants count
+        as unknown."""
+        board, now = self._dispatcher.board, self._loop.time()
+        found = [board.find(each, tenant) for each in submission_ids]
+        return make_service_status(board, found, serving=self.can_serve(), now=now)
+
+    # Workers
 
     def announce(self, announce: cluster_pb2.AnnounceRequest) -> cluster_pb2.AnnounceResponse:
-        """A worker exists (or leaves). The session to it is dialled from here."""
+        """Handle a worker's announce. The router opens the session to a new worker."""
         if self._dispatcher.announce(announce, self._loop.time()):
             self._sessions.open(announce.worker)
         self._flush()
@@ -242,55 +269,27 @@ class Router:
         )
 
     async def hand_over(self, within_s: float) -> None:
-        """Before a stop: clients that can go on at another router. That is waited for."""
+        """Before a stop, tell clients that support it to continue at another router, and wait for
+        that."""
         self.stop_accepting()
         await self._deliveries.hand_over(within_s)
 
-    def drain(self, worker_id: str, *, undo: bool = False, hand_over: bool = False) -> None:
-        """No new requests for that worker, or again. Raises as `member` and `Dispatcher.drain`."""
-        self._dispatcher.drain(self.member(worker_id), undo=undo, hand_over=hand_over)
-        self._flush()
-
-    def take_ticket(self, worker_id: str, ticket: int) -> None:
-        """Its drain is final from now on. Raises as `member` and `Dispatcher.take_ticket`."""
-        self._dispatcher.take_ticket(self.member(worker_id), ticket)
-        self._flush()
-
-    def member(self, worker_id: str) -> Member:
-        """The worker of that name. Raises `InvalidRequestError` if unknown."""
-        return self._dispatcher.members.worker(worker_id)
-
-    def report_gone(self, epoch: int, *, host: str | None = None) -> None:
-        """As `Dispatcher.report_gone`."""
-        self._dispatcher.report_gone(epoch, self._loop.time(), host=host)
-        self._flush()
-
-    def service_status(
-        self, submission_ids: Iterable[str], *, tenant: str = ""
-    ) -> inference_pb2.GetStatusResponse:
-        """What clients may know, of requests what is asked by name; other tenants' are unknown."""
-        board, now = self._dispatcher.board, self._loop.time()
-        found = [board.find(each, tenant) for each in submission_ids]
-        return make_service_status(board, found, serving=self.can_serve(), now=now)
-
     def status(self, *, with_requests: bool = True) -> cluster_pb2.GetClusterStatusResponse:
-        board, now = self._dispatcher.board, self._loop.time()
-        status = make_status(board, started=self._started, now=now, with_requests=with_requests)
-        status.hosts.extend(self.hosts.current(now))
-        return status
+        return self.operations.status(with_requests=with_requests)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the router's tables disagree with each other."""
+        """Raise AssertionError if the router's tables are inconsistent."""
         self._dispatcher.board.check_integrity()
 
     def stop_accepting(self) -> None:
-        """New requests get `UnavailableError`; running ones go on."""
+        """Refuse new requests with `UnavailableError`; running ones continue."""
         self._is_stopping = True
 
     def end_answers(self) -> None:
-        """Running ones get it now. May be called again."""
+        """End running requests with `UnavailableError`. May be called again."""
+        self._has_ended = True
         now = self._loop.time()
-        for request in self._deliveries.moved():  # their rows outlive us, for the grace
+        for request in self._deliveries.moved():  # workers keep their rows for the grace period
             self._dispatcher.abandon(request, now)
         for submission_id in list(self._dispatcher.board.requests):
             self._dispatcher.end(submission_id, UnavailableError("the router is stopping"), now)
@@ -309,7 +308,6 @@ class Router:
         now = self._loop.time()
         self._dispatcher.on_message(epoch, message, now)
         self._takeovers.on_message(epoch, message)
-        self._deliveries.pressure.note(now, self._loop.time())
         self._flush()
 
     def session_broken(self, epoch: int) -> None:
@@ -322,18 +320,22 @@ class Router:
         self._takeovers.on_change()
         self._flush()
 
+    def _check_open(self, *, is_late: bool = False) -> None:
+        has_others = len(self.known.client_doors()) > 1
+        with self.refusals.noting():
+            if self._has_ended or (self._is_stopping and not (is_late and has_others)):
+                raise UnavailableError("the router is stopping")
+
     async def _admit(
         self,
         message: inference_pb2.GenerateRequest,
         caller: Identity,
         time_left_s: float | None,
         default_max_tokens: int | None,
+        resume_token: bytes,
     ) -> Job:
         arrived = self._loop.time()
-        with self.refusals.noting():
-            if self._is_stopping:
-                raise UnavailableError("the router is stopping")
-        if not message.HasField("resume"):  # that was let in before
+        if not message.HasField("resume"):  # a resumed request was admitted before
             with self.refusals.logging():
                 self._dispatcher.check_room(
                     arrived,
@@ -341,6 +343,7 @@ class Router:
                     priority=message.priority,
                     tenant=caller.tenant,
                     left_s=time_left_s,
+                    max_tokens=message.sampling.max_tokens,
                 )
         with self.refusals.noting():
             self._dispatcher.board.accounts.of(caller.tenant, arrived).check_priority(
@@ -349,6 +352,8 @@ class Router:
             job = await self._intake.make_job(
                 message, arrived, time_left_s, caller, default_max_tokens=default_max_tokens
             )
+            if resume_token:
+                job = replace(job, resume_token=resume_token)
         with self.refusals.logging():
             await self._claims.take(job)
         return job
@@ -369,24 +374,27 @@ class Router:
         return self._text.detokenizer(job.token_ids) if self._text else None
 
     def _flush(self) -> None:
-        """Act on what the dispatcher decides, once for all that comes in this turn of the loop."""
+        """Act on the dispatcher's decisions, once for all inputs of this iteration of the event
+        loop."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_now)
 
     def _flush_now(self) -> None:
         self._is_flush_due = False
-        began = self._loop.time()
-        self._dispatcher.settle(began)
+        now = self._loop.time()
+        self._dispatcher.settle(now)
         for epoch, command in self._dispatcher.take_outbox():
             self._sessions.send(epoch, command)
-        self._deliveries.tell(self._dispatcher.take_touched())
-        self._deliveries.pressure.note(began, self._loop.time())
+        self._deliveries.tell(self._dispatcher.take_news())
+        if isinstance(self._loop, MeasuredLoop):
+            self._deliveries.pressure.note(now, self._loop.idle_s)
 
     async def _tick_forever(self) -> None:
+        late_s = 0.0
         while True:
-            self._dispatcher.tick(self._loop.time())
+            self._dispatcher.tick(self._loop.time(), late_s)
             self._sessions.close_gone(self._dispatcher.members)
             self._deliveries.end_unread(self._loop.time())
             self._flush()
-            await asyncio.sleep(self.config.tick_s)
+            late_s = await own_pause.sleep(self.config.tick_s)

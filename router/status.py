@@ -1,4 +1,4 @@
-"""The router's state as people and programs ask for it."""
+"""Makes the status messages of a router."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from twolane.v1 import cluster_pb2, inference_pb2
 
 
 def requests_by_state(board: Board) -> Counter[str]:
-    """Live requests, by the lower-case name of their state."""
+    """The number of live requests by the lower-case name of their state."""
     return Counter({state.name.lower(): n for state, n in board.states.items() if n})
 
 
 def make_status(
     board: Board, *, started: float, now: float, with_requests: bool = True
 ) -> cluster_pb2.GetClusterStatusResponse:
-    """Each request's own status is for those who ask for it: making it takes a while."""
+    """The router's status. Making the status of each request takes a while, so it is optional."""
     requests = board.requests.values() if with_requests else ()
     health = board.store.health
     return cluster_pb2.GetClusterStatusResponse(
@@ -43,6 +43,12 @@ def make_status(
             )
             for member in board.members
         ],
+        insecure_listeners=[
+            f"{member.announce.worker.worker_id} ({each})"
+            for member in board.members
+            if member.state is not MemberState.GONE
+            for each in member.announce.insecure_listeners
+        ],
         requests=[_request_status(board, r, now) for r in requests],
         requests_by_state=requests_by_state(board),
         counters=board.counters,
@@ -59,7 +65,11 @@ def make_status(
         store=None
         if health is None
         else cluster_pb2.StoreStatus(
-            address=health.address, up=health.is_up, note=health.note, dropped=health.dropped
+            address=health.address,
+            up=health.is_up,
+            note=health.note,
+            dropped=health.dropped,
+            clock_off_s=health.clock_off_s,
         ),
     )
 
@@ -67,8 +77,8 @@ def make_status(
 def make_service_status(
     board: Board, found: Iterable[Request | None], *, serving: bool, now: float
 ) -> inference_pb2.GetStatusResponse:
-    """What clients may know: no worker's name, no requests but those `found` for them. The models
-    are missing."""
+    """The status for clients, without workers' names, and with only the requests in `found`. The
+    caller adds the models."""
     status = inference_pb2.GetStatusResponse(serving=serving)
     here = [member for member in board.members if member.state is not MemberState.GONE]
     counts = Counter((member.state.name.lower(), _role(member)) for member in here)

@@ -1,13 +1,13 @@
-"""What several routers of one cluster share, as far as anything is there to share it in.
+"""The interface of the store that several routers of one cluster share, and its local stand-in.
 
     claims       which submission runs under which label
-    quotas       what a tenant has used lately and has under way, at all routers together
+    quotas       a tenant's recent use and running requests, at all routers together
     index        which router answers a submission, and which workers have its row
-    routers      who else there is
-    prefixes     which worker was given which beginning of a prompt
+    routers      the other routers
+    prefixes     which worker was assigned which prompt prefix
 
-All of it is advice. Nothing here is needed for safety: workers refuse a second row under a label
-that a live one holds, and know its owner. A store that is shared and cannot be reached says yes.
+All of it is advice, and nothing here is needed for safety: workers refuse a second row with the
+label of a live one, and know its owner. A shared store that cannot be reached admits everything.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from twolane.v1 import worker_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A submission that wants to run under its label, within what its tenant may have. `n_tokens`
-    is an estimate, which `Store.release` settles."""
+    """A submission that asks for its label, and for its part of the tenant's quotas. `n_tokens` is
+    an estimate, which `Store.release` corrects."""
 
     label: Label
     submission_id: str
@@ -34,12 +34,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """It may run."""
+    """The submission may run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Its label is that of another submission, which `router` answers (empty: this one)."""
+    """The label belongs to another submission, which `router` answers (empty: this router)."""
 
     submission_id: str
     router: str = ""
@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """A quota of its tenant is used up: which one, when it is not, and what is left of it."""
+    """A quota of the tenant is used up: which one, when to retry, and what is left of it."""
 
     quota: str  # requests, tokens, concurrent
     wait_s: float
@@ -67,7 +67,7 @@ class Placement(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the index says of a submission: perhaps no longer true."""
+    """The index's entry of a submission, which may be outdated."""
 
     router: str
     tenant: str
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterRecord:
-    """A router of the cluster: this incarnation of it, and where it listens."""
+    """An incarnation of a router, and where it listens."""
 
     router_id: str
     epoch: int
@@ -86,18 +86,19 @@ class RouterRecord:
 
     @property
     def name(self) -> str:
-        """Of this incarnation alone."""
+        """The name of this incarnation."""
         return f"{self.router_id}.{self.epoch:x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Of the shared store. `address` has no secrets. `note` says what is wrong."""
+    """The state of the shared store. `address` has no secrets. `note` says what is wrong."""
 
     address: str
     is_up: bool
     note: str = ""
-    dropped: int = 0  # writes that found no room in the queue
+    dropped: int = 0  # writes dropped because the queue was full
+    clock_off_s: float = 0.0  # its clock, against this router's
 
 
 def to_address(record: RouterRecord) -> worker_pb2.RouterAddress:
@@ -121,71 +122,82 @@ def to_record(address: worker_pb2.RouterAddress) -> RouterRecord:
 
 
 class PrefixSink(Protocol):
-    """Who wants to know which worker was given which beginnings of a prompt, by other routers."""
+    """Receives the prompt prefixes that other routers have assigned, and to which worker."""
 
     def __call__(self, hashes: Sequence[int], epoch: int) -> None: ...
 
 
 class Store(Protocol):
-    """Only `admit` and `find` are waited for, for a moment at most. No method raises."""
+    """Only `admit` and `find` wait for an answer, with a short timeout. No method raises."""
 
     @property
     def health(self) -> Health | None:
-        """None: nothing is shared."""
+        """The store's state; None if nothing is shared."""
         ...
 
     @property
     def quota_parts(self) -> int:
-        """Into how many parts quotas are divided now, of which one is this router's: 1 where the
-        store counts for all routers."""
+        """The number of parts into which quotas are divided now, of which this router uses one; 1
+        if the store counts for all routers."""
         ...
 
     async def admit(self, ask: Ask) -> Verdict:
-        """Make the label the submission's, and take what it needs of its tenant's quotas. May be
-        called again for the same one."""
+        """Claim the label for the submission, and take its part of the tenant's quotas. May be
+        called again for the same submission."""
         ...
 
-    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
-        """This router answers the submission, which `admit` may not have been asked for: another
-        one has begun it."""
+    def own(self, label: Label, submission_id: str, limits: TenantLimits, n_charged: float) -> None:
+        """Record that this router answers the submission, which another router may have admitted.
+        Its tenant was charged `n_charged` tokens, as far as this router knows."""
         ...
 
     def release(self, submission_id: str, n_tokens: int) -> None:
-        """The submission is over and had so many tokens: its label is free, its quotas are settled.
-        Unknown ones change nothing."""
+        """Release a submission that is over and used `n_tokens`: frees its label, and corrects the
+        quotas. Does nothing if it is unknown."""
         ...
 
     def place(self, submission_id: str, placement: Placement) -> None:
-        """The submission has another attempt."""
+        """Record the submission's new attempt."""
         ...
 
     async def find(self, submission_id: str) -> Found | None:
-        """Who answers it. None: not known, not known in time."""
+        """Find which router answers a submission. None if unknown, or if there was no answer in
+        time."""
         ...
 
     def routers(self) -> Sequence[RouterRecord]:
-        """The other routers that were there lately."""
+        """The other routers that were running recently."""
         ...
 
     def introduce(self, record: RouterRecord) -> None:
-        """This router serves, and others are to know it."""
+        """Publish this router's record for the others."""
         ...
 
     def note_routers(self, n: int) -> None:
-        """So many are known now by other ways, this one included."""
+        """Record how many routers are known from other sources, this one included."""
         ...
 
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
-        """A worker is given a prompt with these beginnings."""
+        """Record that a worker is assigned a prompt with these prefixes."""
         ...
 
     def listen(self, sink: PrefixSink) -> None:
-        """Have `sink` hear what other routers note."""
+        """Pass the prefixes that other routers record to `sink`."""
+        ...
+
+    def keep_event(self, kind: str, event: bytes) -> None:
+        """Keep an event for operators, as far as there is room and the store is up."""
+        ...
+
+    async def events(self, most: int) -> Sequence[bytes]:
+        """The latest events that routers have kept, the youngest first; none if the store does not
+        answer."""
         ...
 
 
 class LocalStore:
-    """Of one router. The quotas are its accounts': each router that is known has a part of them."""
+    """The store of a router without a shared one. Quotas are counted by its accounts; each known
+    router uses a part of them."""
 
     health: Health | None = None
     quota_parts = 1
@@ -210,7 +222,7 @@ class LocalStore:
         self._labels[submission_id] = label
         return ADMITTED
 
-    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
+    def own(self, label: Label, submission_id: str, limits: TenantLimits, n_charged: float) -> None:
         self.claim(label, submission_id)
 
     def release(self, submission_id: str, n_tokens: int) -> None:
@@ -238,3 +250,9 @@ class LocalStore:
 
     def listen(self, sink: PrefixSink) -> None:
         pass
+
+    def keep_event(self, kind: str, event: bytes) -> None:
+        pass
+
+    async def events(self, most: int) -> Sequence[bytes]:
+        return ()

@@ -1,9 +1,12 @@
-"""What a router asks of all workers at once, to go on with what another one began.
+"""Queries all workers at once, to continue an answer that another router has begun.
 
-    FIND to every session ──> Found, of each ──> ADOPT where something is ──> Adopted, of each
+    FIND to all sessions ──> Found from each ──> ADOPT to those that have rows ──> Adopted from each
 
-A worker that comes while others are asked is asked too: a router that has just started knows of
-none yet.
+If routers share an index of submissions, ADOPT is sent to all sessions at once, and only the two
+workers that the index names are awaited. If they know too little, all workers are queried.
+
+A worker that appears meanwhile is queried, too, because a router that has just started knows no
+workers yet.
 """
 
 from __future__ import annotations
@@ -14,16 +17,16 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from twolane.attempt_number import MOST_FENCE
+from twolane.attempt_number import MOST_FENCE, fence_of
 from twolane.errors import DeadlineError, TakenOverError, UnknownSubmissionError
 from twolane.params import SamplingParams
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.affinity import prefix_hashes
-from twolane.router.members.member import MemberState
 from twolane.router.members.membership import Membership
 from twolane.router.requests.adopted import KnownAttempt, newest
 from twolane.router.requests.request import Job
+from twolane.router.store import Store
 from twolane.rpc.params import params_from_proto
 from twolane.security.identity import Identity
 from twolane.v1 import inference_pb2, worker_pb2
@@ -34,11 +37,11 @@ AnswerT = TypeVar("AnswerT", worker_pb2.Found, worker_pb2.Adopted)
 
 @dataclass(slots=True)
 class _Asked(Generic[AnswerT]):
-    """One question, and what was answered until now."""
+    """One query, and its answers so far."""
 
     command: worker_pb2.SessionRequest
-    whom: Callable[[], Collection[int]]  # epochs whose answers are awaited, as of now
-    not_before: float = 0.0  # workers may come that are not known yet
+    whom: Callable[[], Collection[int]]  # the epochs whose answers are awaited at present
+    not_before: float = 0.0  # until then, more workers may announce themselves
     answers: dict[int, AnswerT] = field(default_factory=dict)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,18 +51,20 @@ class _Asked(Generic[AnswerT]):
 
 
 class Takeovers:
-    """Of one router. `send` to an epoch does nothing where no session is open."""
+    """The takeovers of one router. `send` does nothing if no session to the epoch is open."""
 
     def __init__(
         self,
         config: RouterConfig,
         members: Membership,
         send: Callable[[int, worker_pb2.SessionRequest], None],
+        store: Store,
     ) -> None:
         self._config = config
+        self._store = store
         self._members = members
         self._send = send
-        self.settled_at = 0.0  # by when all workers have announced themselves; set at the start
+        self.settled_at = 0.0  # when all workers have announced themselves; set at the start
         self._finds: dict[Hashable, list[_Asked[worker_pb2.Found]]] = {}
         self._adopts: dict[Hashable, list[_Asked[worker_pb2.Adopted]]] = {}
 
@@ -68,21 +73,53 @@ class Takeovers:
     ) -> tuple[Job, KnownAttempt]:
         """Adopt all rows of an answer. Raises `UnknownSubmissionError`, `TakenOverError` and
         `DeadlineError`."""
-        now, tenant = asyncio.get_running_loop().time(), caller.tenant
-        find = worker_pb2.Find(submission_id=wanted.submission_id)
-        if wanted.request_id:
-            find = worker_pb2.Find(tenant=tenant, request_id=wanted.request_id)
+        job = Job(
+            submission_id=wanted.submission_id, resume_token=wanted.resume_token,
+            fence=wanted.takeover, request_id=wanted.request_id, model="", token_ids=(),
+            params=SamplingParams(), arrived=asyncio.get_running_loop().time(), deadline=deadline,
+            caller=caller,
+        )  # fmt: skip
+        taken = await self._by_index(job, wanted.n_tokens) if wanted.submission_id else None
+        job, known = taken or await self._by_asking(job)
+        if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+            raise DeadlineError("the deadline passed while workers were asked for the answer")
+        return self._complete(job, known), known
+
+    async def _by_index(self, job: Job, n_tokens: int) -> tuple[Job, KnownAttempt] | None:
+        """As `_by_asking`, with the index; None if it knows too little or is outdated."""
+        found = await self._store.find(job.submission_id)
+        if found is None or found.tenant != job.tenant:
+            return None
+        at, all_epochs = found.placement, self._awaited()
+        named = {at.prefill_epoch, at.decode_epoch} & all_epochs
+        if at.decode_epoch not in named:
+            return None
+        job = replace(job, fence=job.fence or min(MOST_FENCE, 1 + fence_of(at.attempt)))
+        adopt = commands.adopt(job).adopt
+        for epoch in all_epochs - named:  # they may have later attempts
+            self._send(epoch, worker_pb2.SessionRequest(adopt=adopt))
+        until = asyncio.get_running_loop().time() + self._config.dispatch.find_wait_s
+        known = newest(await self.adopt(adopt, named, until))
+        if known is None or known.number != at.attempt or len(known.tokens) < n_tokens:
+            return None
+        return job, known
+
+    async def _by_asking(self, job: Job) -> tuple[Job, KnownAttempt]:
+        """Query all workers, and adopt what they have. The returned job has its submission id and
+        fence."""
+        now, tenant = asyncio.get_running_loop().time(), job.tenant
+        find = worker_pb2.Find(submission_id=job.submission_id)
+        if job.request_id:
+            find = worker_pb2.Find(tenant=tenant, request_id=job.request_id)
         wait_s = self._config.dispatch.find_wait_s
         found = await self.find(find, self._awaited, max(now + wait_s, self.settled_at))
         if not found:
-            raise UnknownSubmissionError("no worker has anything of that answer")
-        job = Job(
+            raise UnknownSubmissionError("no worker has any part of that answer")
+        job = replace(
+            job,
             submission_id=next(iter(found.values())).submission_id,
-            resume_token=wanted.resume_token,
-            fence=wanted.takeover or min(MOST_FENCE, 1 + max(f.fence for f in found.values())),
-            request_id=wanted.request_id, model="", token_ids=(), arrived=now,
-            params=SamplingParams(), deadline=deadline, caller=caller,
-        )  # fmt: skip
+            fence=job.fence or min(MOST_FENCE, 1 + max(f.fence for f in found.values())),
+        )
         adopt = commands.adopt(job).adopt
         now = asyncio.get_running_loop().time()
         answers = await self.adopt(adopt, found.keys(), now + wait_s)
@@ -90,19 +127,17 @@ class Takeovers:
             raise TakenOverError("another router has that answer, by a later takeover")
         known = newest(answers)
         if known is None:
-            raise UnknownSubmissionError("no worker has anything of that answer and token")
-        if deadline is not None and now >= deadline:
-            raise DeadlineError("the deadline passed while the answer was looked for")
-        return self._complete(job, known), known
+            raise UnknownSubmissionError("no worker has any part of that answer and token")
+        return job, known
 
     def _complete(self, job: Job, known: KnownAttempt) -> Job:
-        """With what the workers know of it."""
+        """Complete the job with what the workers know."""
         assign = known.assign
         prompt = assign.token_ids[: assign.n_prompt]
         params = params_from_proto(assign.sampling)
         models = [m.announce.model for e in known.sides if (m := self._members.get(e)) is not None]
         if not models:
-            raise UnknownSubmissionError("the workers that had that answer have gone")
+            raise UnknownSubmissionError("the workers that had that answer are gone")
         return replace(
             job,
             request_id=assign.request_id,
@@ -114,18 +149,15 @@ class Takeovers:
         )
 
     def _awaited(self) -> set[int]:
-        """Workers that may have something, and may answer."""
+        """The workers that may have rows and may answer."""
         now = asyncio.get_running_loop().time()
-        return {
-            member.epoch
-            for member in self._members
-            if member.state is not MemberState.GONE and not self._members.is_lost(member, now)
-        }
+        return {m.epoch for m in self._members if not self._members.is_lost(m, now)}
 
     async def find(
         self, find: worker_pb2.Find, whom: Callable[[], Collection[int]], until: float
     ) -> dict[int, worker_pb2.Found]:
-        """Where something of it is: what they answer by then whom the answers are awaited of."""
+        """Ask the workers `whom` for the submission. Returns the answers of those that have rows of
+        it, received by `until`."""
         command = worker_pb2.SessionRequest(find=find)
         asked = _Asked[worker_pb2.Found](command, whom, self.settled_at)
         answers = await self._ask(self._finds, _name(find), asked, until)
@@ -134,7 +166,7 @@ class Takeovers:
     async def adopt(
         self, adopt: worker_pb2.Adopt, epochs: Collection[int], until: float
     ) -> dict[int, worker_pb2.Adopted]:
-        """What those workers answer by then."""
+        """Have these workers adopt the submission. Returns the answers received by `until`."""
         command = worker_pb2.SessionRequest(adopt=adopt)
         asked = _Asked[worker_pb2.Adopted](command, lambda: epochs)
         name = adopt.submission_id, adopt.fence
@@ -157,7 +189,7 @@ class Takeovers:
                     asked.news.clear()
                     await asked.news.wait()
         except TimeoutError:
-            pass  # what is known by now must do
+            pass  # use the answers received so far
         finally:
             table[name] = [other for other in table[name] if other is not asked]
             if not table[name]:
@@ -174,14 +206,13 @@ class Takeovers:
             _note(self._adopts.get(name, ()), epoch, adopted)
 
     def on_opened(self, epoch: int) -> None:
-        """A session opens: what was asked before it was there, or lost with the last one, is asked
-        of it."""
+        """A session has opened: send it the queries that it has missed."""
         for asked in self._all():
             if epoch in asked.whom() and epoch not in asked.answers:
                 self._send(epoch, asked.command)
 
     def on_change(self) -> None:
-        """Others may be awaited than before."""
+        """The set of awaited workers may have changed: check the queries again."""
         for asked in self._all():
             asked.news.set()
 

@@ -1,1 +1,1 @@
-"""Who is admitted, where each request runs, and what is done when a worker is lost."""
+"""Admission, placement of requests on workers, and recovery when a worker is lost."""

@@ -1,4 +1,5 @@
-"""Who may wait, and for how long. A refusal comes at once and says when to come back."""
+"""Decides which requests may wait, and for how long. A refusal is immediate and says when to
+retry."""
 
 from __future__ import annotations
 
@@ -10,34 +11,38 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.refusals import Refusal
+from twolane.router.config import AdmissionConfig
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.members.member import MemberState
 from twolane.router.requests.request import Job, Request, RequestState
 from twolane.router.tenants.accounts import REFUSALS, Account
 
-UNKNOWN_WAIT_S = 1.0  # for RetryInfo before anything was seen to drain
+UNKNOWN_WAIT_S = 1.0  # for RetryInfo, before the queue's rate is known
 MAX_PRIORITY = 1 << 31
-LOOK_S = 0.5  # how late it is noticed that no worker can hold a request any more
+LOOK_S = 0.5  # how often to check that some worker could still hold a request
 
 
 class Admission:
-    """The door to the waiting queue, and the clock of those inside."""
+    """Admits requests to the waiting queue, and ends those that have waited too long."""
 
     def __init__(self, board: Board, endings: Endings) -> None:
         self._board = board
         self._endings = endings
-        self._config = board.config.admission
         self._last_servable: dict[str, float] = {}
 
+    @property
+    def _config(self) -> AdmissionConfig:
+        """The one that holds now: operators change it."""
+        return self._board.config.admission
+
     def check(self, job: Job, now: float) -> None:
-        """Raises `DeadlineError` or `OverloadedError`; else the job may be queued. If the queue is
-        full, another has lost its place to it: see `WaitingQueue.last`."""
+        """Raise `DeadlineError` or `OverloadedError` if the job may not be queued. If the queue is
+        full and the job may, another request is evicted: see `WaitingQueue.last`."""
         left_s = None if job.deadline is None else job.deadline - now
-        self.check_room(job.model, job.priority, job.tenant, left_s, now)
+        lengths = job.n_prompt, job.max_tokens
+        self.check_room(job.model, job.priority, job.tenant, left_s, now, *lengths)
         queue = self._board.queue
-        if left_s is not None and queue:
-            self._check_hope(job, left_s, now)
         if len(queue) >= self._config.max_queued:
             last = queue.last()
             assert last is not None
@@ -48,7 +53,7 @@ class Admission:
             self._endings.fail(last, self._full(len(queue), last, now, why))
 
     def check_quotas(self, tenant: str, n_tokens: float, now: float) -> Account:
-        """Raises `QuotaError` if its tenant may not have one request more, of so many tokens."""
+        """Raise `QuotaError` if the tenant may not have one more request of `n_tokens`."""
         account = self._board.accounts.of(tenant, now)
         try:
             account.check(n_tokens, now)
@@ -58,10 +63,17 @@ class Admission:
         return account
 
     def check_room(
-        self, model: str, priority: int, tenant: str, left_s: float | None, now: float
+        self,
+        model: str,
+        priority: int,
+        tenant: str,
+        left_s: float | None,
+        now: float,
+        n_prompt: int = 0,
+        max_tokens: int = 0,
     ) -> None:
-        """What can be said without the prompt, and so before it is looked at; an empty model stands
-        for the only one. Raises as `check`."""
+        """The checks that need no prompt, also made before the prompt is parsed. An empty model is
+        the only one, and lengths that are not known yet are 0. Raises as `check`."""
         if left_s is not None and left_s <= 0:
             self._count(Refusal.DEADLINE)
             raise DeadlineError(
@@ -77,27 +89,32 @@ class Admission:
             if last is None or not queue.gives_way(last, priority, tenant):
                 self._count(Refusal.QUEUE_FULL)
                 raise self._full(n_waiting, None, now)
-        wait_s = self._wait_s(model, priority, tenant, now)
-        if wait_s is None:
-            return
+        models = queue.models()
+        if not model and len(models) == 1:
+            model = models[0]
+        n_ahead, outlook = queue.n_ahead(model, priority, tenant), self._board.outlook
+        wait_s = outlook.wait_s(model, n_ahead, priority, now) or 0.0
         if wait_s > self._config.max_wait_s:
             self._count(Refusal.QUEUE_LONG)
             raise self._too_long(wait_s)
-        if left_s is not None and wait_s > left_s:
+        if left_s is None:
+            return
+        service_s = outlook.service_s(model, n_prompt, max_tokens, now) or 0.0
+        if (wait_s + service_s) * self._config.hopeless_factor > left_s:
             self._count(Refusal.DEADLINE_HOPELESS)
-            raise self._hopeless(left_s, wait_s, 0.0)
+            raise self._hopeless(left_s, wait_s, service_s)
 
     def note_dispatch(self, request: Request, now: float) -> None:
-        """A new request left the queue for a worker."""
+        """Record that a new request has left the queue for a worker."""
         self._board.outlook.note_dispatch(request, now)
 
     def note_servable(self, models: set[str], now: float) -> None:
-        """These models have live workers of both roles now."""
+        """Record the models that have live workers of both roles now."""
         for model in models:
             self._last_servable[model] = now
 
     def tick(self, request: Request, now: float) -> None:
-        """Time passes for a QUEUED or RESUMING request."""
+        """Check the time limits of a QUEUED or RESUMING request."""
         if request.due is not None and now >= request.due:
             request.due = None
             self._board.queue.push(request)
@@ -130,7 +147,7 @@ class Admission:
                     metadata={"model": request.job.model},
                 ),
             )
-        elif waited_s > self._config.queue_timeout_s:
+        elif waited_s > max(self._config.queue_timeout_s, patience_s if unservable_s else 0.0):
             self._endings.fail(
                 request,
                 OverloadedError(
@@ -143,15 +160,17 @@ class Admission:
             )
 
     def _patience_s(self, request: Request) -> float:
-        """How long the request waits while no workers could serve it. Where some have worked on it
-        already, their successors are probably starting."""
+        """How long the request waits while no workers can serve it. If workers have served it
+        before, their successors are probably starting."""
         config = self._config
+        if self._board.wakes():
+            return config.cold_start_s
         lost_workers = request.n_attempts > 0
         return config.lost_workers_wait_s if lost_workers else config.unavailable_after_s
 
     def next_look(self, request: Request, now: float) -> float:
-        """When `tick` may have something to do for a waiting request. Whether workers that could
-        hold it are there is looked at again now and then."""
+        """The next time at which `tick` may have something to do for a waiting request. Whether any
+        workers could hold it is checked every `LOOK_S`."""
         often = min(LOOK_S, self._config.unavailable_after_s)
         due = min(now + often, request.queued_since + self._config.queue_timeout_s)
         late_at = self._late_at(request, now)
@@ -160,7 +179,7 @@ class Admission:
         return due if request.due is None else min(due, request.due)
 
     def _why_unservable(self, model: str) -> str:
-        """What has been so, to be followed by how long."""
+        """Why no worker serves the model, for a text that continues with the duration."""
         members = [m for m in self._board.members if m.announce.model == model]
         live = [m for m in members if m.state is not MemberState.GONE]
         for role, takers in (
@@ -172,16 +191,16 @@ class Admission:
         return f"no pair of live workers has served {model}"
 
     def _could_hold(self, request: Request) -> bool:
-        """Whether the request fits workers that are there, whatever they do now. It did when it
-        came; the largest may have gone since."""
+        """Whether the request fits present workers, whatever their load. It did when it arrived,
+        but the largest workers may be gone since."""
         needed = request.n_tokens + request.remaining_tokens
         models = {model.name: model for model in self._board.members.models()}
         model = models.get(request.job.model)
         return model is not None and needed <= model.room.n_tokens
 
     def late_error(self, request: Request, now: float) -> DeadlineError | None:
-        """A new request that cannot be answered any more before its deadline, by what answers took
-        lately: no work is spent on it while others wait."""
+        """The error of a new request that would miss its deadline, according to recent service
+        times: it gets no work while others wait. None if it may meet it."""
         late_at = self._late_at(request, now)
         if late_at is None or now < late_at:
             return None
@@ -199,8 +218,8 @@ class Admission:
         )
 
     def _overtaken_error(self, request: Request, now: float) -> TwolaneError | None:
-        """A new request that would be refused if it came now, since those of higher priorities that
-        have come later leave nothing to its own: it is told so as soon as that can be seen."""
+        """The error of a waiting request that would be refused if it arrived now, because requests
+        of higher priorities have arrived since. It is refused as soon as that is known."""
         job = request.job
         n_higher = self._board.queue.n_above(job.model, job.priority)
         if request.state is not RequestState.QUEUED or not n_higher:
@@ -221,8 +240,9 @@ class Admission:
         return error
 
     def _late_at(self, request: Request, now: float) -> float | None:
-        """When a worker must have it at the latest, as far as can be told. What answers took under
-        a load that is over says little: a request that alone waits is tried."""
+        """The latest time at which a worker must get it to meet its deadline, or None if unknown.
+        Also None for the only waiting request, which is tried anyway: service times measured under
+        an earlier load say little."""
         deadline = request.job.deadline
         is_alone = len(self._board.queue) < 2
         if deadline is None or is_alone or request.state is not RequestState.QUEUED:
@@ -231,15 +251,6 @@ class Admission:
             request.job.model, request.n_tokens, request.remaining_tokens, now
         )
         return None if service_s is None else deadline - self._config.hopeless_factor * service_s
-
-    def _check_hope(self, job: Job, left_s: float, now: float) -> None:
-        """Refuse what the measured rates say would miss its deadline."""
-        wait_s = self._wait_s(job.model, job.priority, job.tenant, now) or 0.0
-        service_s = self._board.outlook.service_s(job.model, job.n_prompt, job.max_tokens, now)
-        estimate_s = wait_s + (service_s or 0.0)
-        if estimate_s * self._config.hopeless_factor > left_s:
-            self._count(Refusal.DEADLINE_HOPELESS)
-            raise self._hopeless(left_s, wait_s, service_s or 0.0)
 
     def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
         bound = f"{self._config.max_wait_s:g}"
@@ -261,15 +272,6 @@ class Admission:
                 "estimated_service_s": f"{service_s:.3f}",
             },
         )
-
-    def _wait_s(self, model: str, priority: int, tenant: str, now: float) -> float | None:
-        """Expected for a new request of that priority and tenant."""
-        queue = self._board.queue
-        models = queue.models()
-        if not model and len(models) == 1:
-            model = models[0]
-        n_ahead = queue.n_ahead(model, priority, tenant)
-        return self._board.outlook.wait_s(model, n_ahead, priority, now)
 
     def _count(self, refusal: Refusal) -> None:
         self._board.counters[f"refused.{refusal}"] += 1

@@ -1,8 +1,8 @@
-"""A request that another router began goes on here.
+"""Continues requests that another router has begun.
 
-rows found     RUNNING: the attempt that they are of, with all its tokens; then as if it had
+rows found     RUNNING: with the rows' attempt and all its tokens; from then on as if it had
                always been ours
-none found     RESUMING: its client has sent what it has of the answer; ahead of new work
+none found     RESUMING: with the tokens that its client has sent; ahead of new requests
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from twolane.router.dispatch.recovery import Recovery
 from twolane.router.requests.adopted import KnownAttempt
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.attempt import Attempt
+from twolane.router.requests.journal import FIRST_TOKEN, JOINED, TAKEN_OVER
 from twolane.router.requests.request import Job, Request, RequestState
 from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import GOES_ON
@@ -45,8 +46,8 @@ class Adopting:
         n_text_bytes: int,
         now: float,
     ) -> Request:
-        """Go on with `known`; the client has `n_tokens` and `n_text_bytes` of the answer. Raises
-        `UnknownSubmissionError`, and stops the rows, if they know less."""
+        """Continue the attempt `known`; the client has `n_tokens` and `n_text_bytes` of the answer.
+        If the rows have fewer tokens, cancels them and raises `UnknownSubmissionError`."""
         self._check_names(job)
         lacks_logprobs = job.params.top_logprobs is not None and not known.has_logprobs_from(
             n_tokens
@@ -55,10 +56,10 @@ class Adopting:
             for epoch in known.sides:
                 self._board.cancel(epoch, job.submission_id, known.number)
             raise UnknownSubmissionError(
-                f"{len(known.tokens)} tokens of the answer are left, and its client has {n_tokens}"
+                f"only {len(known.tokens)} tokens of the answer are left; its client has {n_tokens}"
             )
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
-        request = self._begin(job, answer, RequestState.RUNNING, now)
+        request = self._begin(job, answer, RequestState.RUNNING, len(known.tokens), now)
         is_stopped, role, reason = False, worker_pb2.ROLE_DECODE, GOES_ON
         for token in known.tokens:
             is_stopped = answer.add(token.token_id, token.finish_reason, token.logprobs)
@@ -67,7 +68,7 @@ class Adopting:
                 break
         attempt = self._attempt(request, known, now)
         answer.skip(n_tokens, n_text_bytes)
-        self._note_news(request, attempt, known)
+        self._note_news(request, attempt, known, now)
         if is_stopped:
             self._endings.stopped(request, _STOP, role, now)
         elif reason:
@@ -76,7 +77,7 @@ class Adopting:
             self._endings.stopped(request, _LENGTH, role, now)
         else:
             self._go_on(request, attempt, known, now)
-        self._board.touch(request)
+        self._board.note_news(request)
         return request
 
     def from_client(
@@ -88,14 +89,15 @@ class Adopting:
         eos_token_ids: frozenset[int],
         now: float,
     ) -> Request:
-        """Compute prompt and `token_ids`, which the client has, again, and go on."""
+        """Continue after `token_ids`, which the client has: they are prefilled again with the
+        prompt."""
         self._check_names(job)
         params = job.params
         ends = frozenset(params.stop_token_ids) | (
             frozenset() if params.ignore_eos else eos_token_ids
         )
         answer = Answer(detokenizer, params.stop, params.min_tokens)
-        request = self._begin(job, answer, RequestState.RESUMING, now)
+        request = self._begin(job, answer, RequestState.RESUMING, len(token_ids), now)
         reason = GOES_ON
         for token_id in token_ids:
             n_answer = len(answer.tokens) + 1
@@ -110,24 +112,31 @@ class Adopting:
         answer.skip(len(answer.tokens), n_text_bytes)
         if reason:
             self._endings.complete_known(request, reason, now)
-        self._board.touch(request)
+        self._board.note_news(request)
         return request
 
     def _check_names(self, job: Job) -> None:
-        if job.submission_id in self._board.requests:  # of another tenant, or by another token
-            raise UnknownSubmissionError("there is no such answer of yours")
+        # Of another tenant, or with another resume token.
+        if job.submission_id in self._board.requests:
+            raise UnknownSubmissionError("you have no such answer")
         if job.label in self._board.labels:
             raise job.label.in_use_error()
 
-    def _begin(self, job: Job, answer: Answer, state: RequestState, now: float) -> Request:
+    def _begin(
+        self, job: Job, answer: Answer, state: RequestState, n_tokens: int, now: float
+    ) -> Request:
+        """Create the request, whose answer had `n_tokens` at its former router."""
         request = Request(job, answer, params_to_proto(job.params), state)
-        self._board.accounts.of(job.tenant, now).take(request.cost_tokens, now)
+        # The tokens that its first router has charged.
+        request.cost_tokens = job.n_prompt + n_tokens
+        self._board.accounts.of(job.tenant, now).adopt()
         self._board.add(request)
         self._board.counters["adopted"] += 1
+        self._board.note(request, TAKEN_OVER, now)
         return request
 
     def _attempt(self, request: Request, known: KnownAttempt, now: float) -> Attempt:
-        """The row's attempt becomes this request's, before anything is heard of it."""
+        """Create the request's attempt from the rows' one, before any of their events arrive."""
         assign, members = known.assign, self._board.members
         decode = members.get(known.decode_epoch)
         attempt = Attempt(
@@ -148,19 +157,24 @@ class Adopting:
         request.timeline.dispatched = now
         return attempt
 
-    def _note_news(self, request: Request, attempt: Attempt, known: KnownAttempt) -> None:
+    def _note_news(
+        self, request: Request, attempt: Attempt, known: KnownAttempt, now: float
+    ) -> None:
         for event in known.events():
             if event.HasField("figures"):
                 request.timeline.note_figures(known.number, event.role, event.figures)
             if event.kind in (_KIND.KIND_HANDED_OVER, _KIND.KIND_FINISHED):
                 attempt.ended_roles.add(event.role)
+        if known.tokens:
+            self._board.note(request, FIRST_TOKEN, now, attempt=attempt)
         if known.is_decoding:
+            self._board.note(request, JOINED, now, attempt=attempt)
             attempt.set_decoding()
             self._board.tally.handed_over(attempt)
 
     def _go_on(self, request: Request, attempt: Attempt, known: KnownAttempt, now: float) -> None:
-        """Listen to the rows; what they tell again of their state decides as it always does.
-        Earlier attempts that run on end."""
+        """Ask the workers to send the rows' events again, which are then handled as usual. Earlier
+        attempts that still run are cancelled."""
         for epoch, number in known.others:
             self._board.cancel(epoch, request.job.submission_id, number)
         if known.is_cancelled:
@@ -171,9 +185,6 @@ class Adopting:
         for epoch in attempt.epochs():
             member = self._board.members.get(epoch)
             is_lost = member is None or self._board.members.is_lost(member, now)
-            if (
-                is_lost
-                and request.attempt is attempt
-                and self._recovery.move(request, attempt, epoch, now)
-            ):
+            # The loss of its prefill worker leaves it JUDGING: an adopted attempt is never MOVING.
+            if is_lost and self._recovery.move(request, attempt, epoch, now):
                 self._board.send(attempt.decode_epoch, commands.judge_peer(epoch))

@@ -1,12 +1,14 @@
-"""The router's words to a worker."""
+"""Makes the router's commands to workers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from twolane.attempt_number import fence_of
 from twolane.router.members.member import Member
 from twolane.router.requests.attempt import Attempt
 from twolane.router.requests.request import Job, Request
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2, worker_pb2
 
 MAX_TIME_LEFT_MS = 10 * 365 * 86_400 * 1000
 
@@ -20,7 +22,7 @@ def assigns(
         return [(prefill.epoch, _assign(request, attempt, prefill, decode, roles, now))]
     to_prefill = _assign(request, attempt, prefill, decode, (worker_pb2.ROLE_PREFILL,), now)
     to_decode = worker_pb2.SessionRequest()
-    to_decode.CopyFrom(to_prefill)  # a long prompt's ids are turned into the message's once
+    to_decode.CopyFrom(to_prefill)  # so that a long prompt's ids are converted only once
     to_decode.assign.roles[:] = (worker_pb2.ROLE_DECODE,)
     return [(prefill.epoch, to_prefill), (decode.epoch, to_decode)]
 
@@ -28,7 +30,7 @@ def assigns(
 def assign_decode(
     request: Request, attempt: Attempt, prefill: Member, decode: Member, now: float
 ) -> worker_pb2.SessionRequest:
-    """For the new decode worker of a retargeted transfer."""
+    """The Assign for the new decode worker of a retargeted transfer."""
     return _assign(request, attempt, prefill, decode, (worker_pb2.ROLE_DECODE,), now)
 
 
@@ -41,8 +43,9 @@ def _assign(
     now: float,
 ) -> worker_pb2.SessionRequest:
     job = request.job
+    resume_hash = job.resume_hash
     command = worker_pb2.SessionRequest(
-        # of a dict: an Assign would be made and then copied, with all ids of the prompt
+        # from a dict: an Assign would be copied, with all ids of the prompt
         assign={
             "key": attempt.key,
             "row": attempt.row,
@@ -55,11 +58,11 @@ def _assign(
             "prefill": prefill.announce.worker,
             "decode": decode.announce.worker,
             "growth_tokens": attempt.growth_tokens,
-            "tenant": job.tenant,
+            "tenant": job.cache_owner,
             "request_id": job.request_id,
-            "claim": job.claim,
+            "claim": int.from_bytes(resume_hash[:8]),  # the same at all routers
             "fence": fence_of(attempt.key.attempt),
-            "resume_hash": job.resume_hash,
+            "resume_hash": resume_hash,
         }
     )
     command.assign.token_ids.extend(request.answer.tokens[: attempt.first_index])
@@ -67,14 +70,15 @@ def _assign(
 
 
 def time_left_ms(deadline: float | None, now: float) -> int:
-    """As workers are told it: 0 for none, at least 1 and at most ten years else."""
+    """The time until the deadline, as sent to workers: 0 for no deadline, otherwise at least 1 ms
+    and at most ten years."""
     if deadline is None:
         return 0
     return int(min(max((deadline - now) * 1000, 1), MAX_TIME_LEFT_MS))
 
 
 def cancel() -> worker_pb2.SessionRequest:
-    """Of no attempt yet."""
+    """A cancel command, still without attempts."""
     return worker_pb2.SessionRequest(cancel=worker_pb2.Cancel())
 
 
@@ -84,7 +88,7 @@ def attach(key: worker_pb2.AttemptKey, from_index: int, row: int) -> worker_pb2.
 
 
 def adopt(job: Job) -> worker_pb2.SessionRequest:
-    """For the fence under which its client has come here."""
+    """The Adopt command, with the fence of the client's latest takeover."""
     return worker_pb2.SessionRequest(
         adopt=worker_pb2.Adopt(
             submission_id=job.submission_id,
@@ -98,7 +102,7 @@ def adopt(job: Job) -> worker_pb2.SessionRequest:
 def retarget(
     key: worker_pb2.AttemptKey, moved: Attempt, decode: Member
 ) -> worker_pb2.SessionRequest:
-    """What ran under `key` goes on as `moved`."""
+    """The command to continue the attempt `key` as the attempt `moved`."""
     command = worker_pb2.Retarget(
         key=key,
         next_attempt=moved.key.attempt,
@@ -116,8 +120,12 @@ def peer_gone(epoch: int) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(peer_gone=worker_pb2.PeerGone(epoch=epoch))
 
 
-def drain(wanted: worker_pb2.Drain) -> worker_pb2.SessionRequest:
+def drain(wanted: drain_pb2.Drain) -> worker_pb2.SessionRequest:
     return worker_pb2.SessionRequest(drain=wanted)
+
+
+def set_roles(roles: Iterable[worker_pb2.Role]) -> worker_pb2.SessionRequest:
+    return worker_pb2.SessionRequest(set_roles=worker_pb2.SetRoles(roles=roles))
 
 
 def heartbeat(heard: int) -> worker_pb2.SessionRequest:

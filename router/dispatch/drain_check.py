@@ -1,4 +1,4 @@
-"""Whether a worker may be drained as an operator asks, as far as its router knows."""
+"""The preconditions of an operator's drain commands, as far as the router knows them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from twolane.router.members.member import Member
 
 
 def check_epoch(member: Member, expect_epoch: int) -> None:
-    """Raises `PreconditionError` if the worker is another incarnation than that; 0: any."""
+    """Raise `PreconditionError` if the worker is another incarnation than `expect_epoch`; 0:
+    any."""
     if expect_epoch not in (0, member.epoch):
         raise PreconditionError(
-            f"{member.worker_id} was started again: its epoch is {member.epoch:016x}, not "
+            f"{member.worker_id} was restarted: its epoch is {member.epoch:016x}, not "
             f"{expect_epoch:016x}",
             metadata={"worker": member.worker_id, "epoch": f"{member.epoch:016x}"},
         )
 
 
 def check_undo(member: Member, *, undo: bool) -> None:
-    """Raises `PreconditionError` if its drain cannot be undone any more."""
+    """Raise `PreconditionError` if its drain cannot be undone any more."""
     if undo and member.load.drain.is_taken:
         raise PreconditionError(
-            f"the ticket of {member.worker_id} was taken: somebody is about to end it",
+            f"the ticket of {member.worker_id} was taken: its process is about to be ended",
             metadata=_facts(member),
         )
 
 
 def check_ticket(member: Member, ticket: int) -> None:
-    """Raises `PreconditionError` if that is not the ticket which the worker has given."""
+    """Raise `PreconditionError` if the worker has not given that ticket."""
     report = member.load.drain
     if not (report.has_ticket and report.number == ticket):
         raise PreconditionError(

@@ -1,4 +1,4 @@
-"""The ways a request ends, and what the workers are told then."""
+"""The ways in which a request ends, and the commands that its workers then get."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from twolane.router.requests.request import Request, RequestState
 from twolane.v1 import sampling_pb2, worker_pb2
 
 S = RequestState
-LET_GO_S = 2.0  # within which the next router has adopted what it can reach
+LET_GO_S = 2.0  # within which the next router has adopted all rows that it can reach
 
 
 class Endings:
-    """Every request leaves the board through here, exactly once."""
+    """Every request is removed from the board here, exactly once."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -22,21 +22,21 @@ class Endings:
     def last_token(
         self, request: Request, reason: sampling_pb2.FinishReason, role: int, now: float
     ) -> None:
-        """The answer is complete; `role` produced its last token. The workers' final figures are
-        awaited for a moment, then the ledger goes out."""
+        """The answer is complete; `role` produced its last token. Wait a moment for the workers'
+        final figures, then send the ledger."""
         attempt = request.attempt
         assert attempt is not None
         self._board.advance(request, S.ENDING)
         request.finish_reason = reason
         request.answer.end()
         attempt.life.advance(AttemptState.OVER)
-        self._board.tally.remove(attempt)  # the workers are free; only figures are awaited
-        self._board.touch(request)
+        self._board.tally.remove(attempt)  # the workers are free; only figures are missing
+        self._board.note_news(request)
         prefill = self._board.members.get(attempt.prefill_epoch)
         if role == worker_pb2.ROLE_PREFILL:
             request.awaited_roles = frozenset({worker_pb2.ROLE_PREFILL})
             if not attempt.is_colocated:
-                # it hears so from the prefill worker too, if their connection holds
+                # the prefill worker tells it, too, if their connection holds
                 self._cancel_at(attempt.decode_epoch, attempt)
         elif prefill is not None and prefill.is_open:
             request.awaited_roles = frozenset({worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE})
@@ -50,19 +50,19 @@ class Endings:
         self, request: Request, reason: sampling_pb2.FinishReason, role: int, now: float
     ) -> None:
         """The router ends the answer, so the workers must be told: a stop string is complete, or
-        max_tokens are here and the worker did not say so."""
+        there are max_tokens tokens and the worker has not ended the answer."""
         assert request.attempt is not None
         self.cancel_attempt(request.attempt)
         self.last_token(request, reason, role, now)
 
     def complete_if_told(self, request: Request) -> None:
-        """ENDING: if every awaited side has told its figures, the request is finished."""
+        """ENDING: finish the request if all awaited roles have sent their figures."""
         assert request.attempt is not None
         if request.awaited_roles <= request.attempt.ended_roles:
             self.complete(request)
 
     def complete(self, request: Request) -> None:
-        """ENDING -> FINISHED, with the figures that are there."""
+        """ENDING -> FINISHED, with the figures received so far."""
         attempt = request.last_attempt
         workers = (attempt.prefill_epoch, attempt.decode_epoch) if attempt else (0, 0)
         prefill_worker, decode_worker = map(self._board.members.worker_id, workers)
@@ -78,20 +78,22 @@ class Endings:
         self._board.advance(request, S.FINISHED)
         self._board.counters["finished"] += 1
         self._board.outlook.note_end(request, is_whole=True)
+        self._board.traffic.answered(request)
         self._leave(request)
 
     def fail(self, request: Request, error: errors.TwolaneError) -> None:
-        """One typed error to the client; both workers are told to stop."""
+        """Send one typed error to the client, and cancel the attempt at both workers."""
         request.answer.end()
         self._fail(request, error)
 
-    def let_go(self, request: Request, now: float) -> None:
-        """Another router has it: its rows are that router's, so no worker is told to stop now. What
-        that router cannot reach is told later."""
+    def let_go(self, request: Request, now: float, within_s: float = LET_GO_S) -> None:
+        """End a request that another router has taken over or will. Its rows are for that router,
+        so workers are not told to cancel at once; after `within_s`, a cancel reaches those that
+        that router could not."""
         attempt = request.attempt
         if attempt is not None and not attempt.is_over:
             for epoch in attempt.epochs():
-                self._board.cancel_later(epoch, attempt.key, now + LET_GO_S)  # guard: taken
+                self._board.cancel_later(epoch, attempt.key, now + within_s)  # guard: taken
             attempt.life.advance(AttemptState.OVER)
         self._board.counters["taken"] += 1
         self._fail(request, errors.TakenOverError("another router has taken this request over"))
@@ -99,8 +101,8 @@ class Endings:
     def complete_known(
         self, request: Request, reason: sampling_pb2.FinishReason, now: float
     ) -> None:
-        """All of the answer came from the client itself, or from another router's rows: no worker
-        has to do anything for it."""
+        """Complete a request whose whole answer was received from its client or from another
+        router's rows, so that no worker has anything to do."""
         self._board.advance(request, S.RUNNING)
         self._board.advance(request, S.ENDING)
         request.finish_reason = reason
@@ -116,24 +118,26 @@ class Endings:
             self.cancel_attempt(request.attempt)
             request.attempt.life.advance(AttemptState.OVER)
         self._board.advance(request, S.CANCELLED if is_cancel else S.FAILED)
+        if not is_cancel:
+            self._board.traffic.failed()
         self._board.counters["cancelled" if is_cancel else f"failed.{error.reason}"] += 1
         self._leave(request)
 
     def fail_of_bug(self, request: Request, what: str) -> None:
-        """An exception was met in `what` is done with this request. Whatever state that left it in,
-        it is out of every table afterwards. Text that was held back is lost: it may be what the
-        exception was about."""
+        """Fail a request after an exception in `what`. Whatever its state, it is removed from every
+        table. Text that was held back is dropped, because it may have caused the exception."""
         self._board.counters["bugs"] += 1
         if not request.is_over:
             error = errors.InternalError(
-                "a bug of twolane; the router's log has its trace", metadata={"while": what}
+                "a bug in twolane; the router's log has its trace", metadata={"while": what}
             )
             self._fail(request, error)
         elif self._board.requests.get(request.job.submission_id) is request:
             self._leave(request)
 
     def cancel_attempt(self, attempt: Attempt) -> None:
-        """Tell everyone who may know of it, under every number that it may be known by."""
+        """Send cancels to every worker that may know the attempt, for every number under which it
+        may be known."""
         for number in attempt.prefill_numbers:
             self._board.cancel(attempt.prefill_epoch, attempt.key.submission_id, number)
         for epoch in attempt.epochs():
@@ -150,4 +154,4 @@ class Endings:
         self._board.observer.ended(request.job.model, outcome, took_s)
         self._board.set_attempt(request, None)
         self._board.remove(request)
-        self._board.touch(request)
+        self._board.note_news(request)

@@ -1,11 +1,11 @@
-"""What workers say about attempts, and what follows from it.
+"""Handles the tokens and events that workers send about attempts.
 
 Tokens, by index against the n tokens that the answer has:
 
-    index < n    a repeat. D's first event repeats P's token; anything else is a duplicate. If its
-                 token differs from the one streamed, one of the two is wrong: new attempt.
+    index < n    a repeat. D's first event repeats P's token; all others are duplicates. If its
+                 token differs from the one streamed, one of them is wrong: new attempt.
     index = n    the next token.
-    index > n    something is missing (a cut session): ask for it again, once; then new attempt.
+    index > n    a token is missing (the session broke): request it again, once; then new attempt.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.requests.attempt import Attempt, AttemptState
+from twolane.router.requests.journal import FIRST_TOKEN, JOINED
 from twolane.router.requests.request import Request, RequestState
 from twolane.rpc.columns import Told
 from twolane.v1 import sampling_pb2, worker_pb2
@@ -34,7 +35,7 @@ class Events:
         self._recovery = recovery
 
     def token(self, request: Request, epoch: int, role: int, told: Told, now: float) -> None:
-        """One of a worker's columns; `request` is the one whose row it is told under."""
+        """Handle one token of a worker's columns; `request` is the request with its row number."""
         row, index, token_id, finish_reason, logprobs = told
         attempt = request.attempt
         assert attempt is not None
@@ -43,18 +44,22 @@ class Events:
             return
         attempt.last_news = now
         if role == worker_pb2.ROLE_DECODE:
-            self._decodes(attempt)
+            self._decodes(request, attempt, now)
         if index != len(request.answer.tokens):  # guard: token index
             self._out_of_order(request, attempt, epoch, role, index, token_id, now)
             return
         attempt.gap_due = None
         found = request.answer.add(token_id, finish_reason, logprobs)
-        if index == attempt.first_index:
+        is_first = index == attempt.first_index
+        if is_first:
             self._board.tally.through(attempt)
+            self._board.note(request, FIRST_TOKEN, now, attempt=attempt)
         if request.n_tokens > attempt.promised_tokens:
             self._board.tally.grow(attempt)
-        self._board.touch(request)
+        self._board.note_news(request)
         gap_s = request.timeline.note_token(now)
+        if is_first:
+            request.timeline.moved()
         if gap_s is None:
             self._board.observer.first_token(request.job.model, now - request.job.arrived)
         else:
@@ -66,8 +71,9 @@ class Events:
         elif request.remaining_tokens <= 0:
             self._endings.stopped(request, sampling_pb2.FINISH_REASON_LENGTH, role, now)
 
-    def _decodes(self, attempt: Attempt) -> None:
-        attempt.set_decoding()
+    def _decodes(self, request: Request, attempt: Attempt, now: float) -> None:
+        if attempt.set_decoding():
+            self._board.note(request, JOINED, now, attempt=attempt)
         self._board.tally.handed_over(attempt)
 
     def _out_of_order(
@@ -99,7 +105,7 @@ class Events:
             if event.kind not in _QUIET_WHEN_UNKNOWN:
                 self._board.drop("unknown_request")
             return
-        if event.kind == K.KIND_TAKEN:  # whichever attempt of it: there is another router
+        if event.kind == K.KIND_TAKEN:  # for any attempt: another router has taken the request over
             self._endings.let_go(request, now)
             return
         attempt = request.attempt
@@ -127,15 +133,15 @@ class Events:
         role: int,
         now: float,
     ) -> None:
-        """News of the live attempt of a RUNNING request."""
+        """Handle an event of the live attempt of a RUNNING request."""
         is_current = event.key.attempt == attempt.key.attempt
         is_prefill = role == worker_pb2.ROLE_PREFILL
         if is_prefill and attempt.state is A.DECODING and not attempt.is_colocated:
-            return  # D has the row: what P says of it is past
+            return  # D has the row: P's events are outdated
         match event.kind:
             case K.KIND_HANDED_OVER | K.KIND_JOINED | K.KIND_LANDED:
-                if is_current:  # else P gave the row to the decode worker that is lost
-                    self._decodes(attempt)
+                if is_current:  # else P handed the row to the decode worker that is lost
+                    self._decodes(request, attempt, now)
             case K.KIND_UNPLACED:
                 if is_current:
                     self._recovery.unplaced(request, now)
@@ -148,7 +154,7 @@ class Events:
             case K.KIND_DEAD:
                 if is_prefill:
                     self._recovery.undelivered(request)
-                # held: others got the pages that it was held in, so somebody got on
+                # a held row: its pages went to other rows, so there was progress
                 self._recovery.retry(
                     request, event.reason or "dead", now, is_failure=event.reason != "held"
                 )
@@ -164,7 +170,7 @@ class Events:
                     ),
                 )
             case K.KIND_REFUSED if event.reason == Refusal.CANCELLED and not is_prefill:
-                pass  # P gave the transfer up before D was assigned; P tells why
+                pass  # P abandoned the transfer before D was assigned; P reports why
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)
             case K.KIND_GONE | K.KIND_FINISHED:
@@ -175,13 +181,13 @@ class Events:
 
 
 def ends_attempt(attempt: Attempt, role: int, event: worker_pb2.RowEvent) -> bool:
-    """Whether a row that is no more, without its last token, ends the attempt.
+    """Whether the end of a row before its last token ends the attempt.
 
-    The word of the side that owns the row counts; while D judges, D's. And D's GONE always does: it
-    will never join. Its FINISHED before it has the row may be the end that P's token tells of.
+    Events of the role that owns the row count; in JUDGING, D's. D's GONE always counts: it will
+    never join. D's FINISHED before it has the row may be the end that P's token reports, too.
     """
     if attempt.is_colocated and event.kind == K.KIND_GONE:
-        return True  # one worker, one row: it need not say whose
+        return True  # colocated: one worker and one row, whatever the role
     if role == worker_pb2.ROLE_DECODE:
         return attempt.state is A.DECODING or event.kind == K.KIND_GONE
     return attempt.state in (A.PLACED, A.MOVING)

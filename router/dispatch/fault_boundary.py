@@ -1,5 +1,5 @@
-"""One request's bug must not end the others'. A table that is wrong must end the router: nobody can
-say whose pages and rows it would give away next."""
+"""Limits the effect of bugs: an exception in one request ends only that request. An inconsistent
+table ends the router, because it might give away other requests' pages and rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ ResultT = TypeVar("ResultT")
 
 
 class FaultBoundary:
-    """Stands around what is done with one request: where it is placed, ticked, told, moved
-    to other workers and ended."""
+    """Wraps the code that handles one request: placing, ticking, events, moving and ending."""
 
     def __init__(self, board: Board, endings: Endings) -> None:
         self._board = board
@@ -27,25 +26,25 @@ class FaultBoundary:
         self._broken: AssertionError | None = None
 
     def check(self) -> None:
-        """Raises the AssertionError that was met, wherever that was. Called by the clock, whose end
-        is the router's."""
+        """Raise the AssertionError that `run` has caught, if any. The clock's task calls this,
+        whose end ends the router."""
         if self._broken is not None:
             raise self._broken
 
     def run(
         self, what: str, submission_id: str, now: float, work: Callable[..., ResultT], *args: Any
     ) -> ResultT | None:
-        """Do `work`. A bug that it meets ends that request with InternalError; then None. An
-        AssertionError, a broken law of our own tables, is raised: here, and by `check`."""
+        """Call `work`. An exception ends that request with InternalError, and None is returned. An
+        AssertionError, which means an inconsistent table, is raised here and again by `check`."""
         try:
             return work(*args)
         except AssertionError as broken:
             self._broken = self._broken or broken
             raise
-        except Exception as bug:  # whatever it is, the others go on
+        except Exception as bug:  # any error ends only this request
             n = self._log_rate.take((what, type(bug)), now)
             if n:
-                text = "a bug of ours, met while %d requests were %s: they fail, nothing else does"
+                text = "a bug in twolane, met while %d requests were %s: only these requests fail"
                 log.exception(text, n, what)
             request = self._board.requests.get(submission_id)
             if request is not None:

@@ -1,5 +1,5 @@
-"""What a request has to expect, by what was measured lately: how long it waits, how long its answer
-takes once a worker has it. By model."""
+"""Estimates from recent measurements, by model: how long a request waits, and how long its answer
+takes once a worker has it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from twolane.router.requests.request import Job, Request
 
 
 class Forecast:
-    """See the module's docstring. None is: not enough was seen."""
+    """See the module's docstring. An estimate is None if there are too few measurements."""
 
     def __init__(self) -> None:
-        # written for requests that workers had: what clients ask about is no reason to keep a name
+        # Written only for requests that workers had, so that clients cannot add names of models.
         self._drain: dict[str, DrainRate] = {}
         self._pace: dict[str, ServiceTime] = {}
 
     def __len__(self) -> int:
-        """Models that it knows something of."""
+        """The number of models with measurements."""
         return len(self._drain.keys() | self._pace.keys())
 
     def note_dispatch(self, request: Request, now: float) -> None:
-        """It has left the queue for a worker, for the first time."""
+        """Record that a request has left the queue for the first time."""
         drain = self._drain.setdefault(request.job.model, DrainRate())
         drain.note(now, request.job.priority)
 
     def note_end(self, request: Request, *, is_whole: bool) -> None:
-        """Its answer is over, or what there is of it. More than one attempt tells nothing."""
+        """Record the end of an answer, whole or cut short. Requests with several attempts are
+        ignored."""
         line = request.timeline
         if request.n_attempts != 1 or line.dispatched is None:
             return
@@ -43,16 +44,19 @@ class Forecast:
         )
 
     def cost_tokens(self, job: Job) -> float:
-        """What a request will probably have, of prompt and answer: its whole `max_tokens`, as long
-        as it is not known how much of them answers use."""
+        """The expected tokens of prompt and answer. The answer counts as `max_tokens` until it is
+        known which part of that answers use."""
         pace = self._pace.get(job.model)
         return job.n_prompt + (job.max_tokens if pace is None else pace.n_likely(job.max_tokens))
 
     def wait_s(self, model: str, n_ahead: float, priority: int, now: float) -> float | None:
-        """In the queue, behind so many of that model."""
-        return self._drain.get(model, DrainRate()).wait_s(n_ahead, now, priority)
+        """The expected wait in the queue behind `n_ahead` requests of that model."""
+        drain = self._drain.get(model)
+        if drain is None:
+            return None if n_ahead else 0.0
+        return drain.wait_s(n_ahead, now, priority)
 
     def service_s(self, model: str, n_tokens: int, max_tokens: int, now: float) -> float | None:
-        """From a worker's taking it to the likely end of the answer, with a margin."""
+        """The expected time from dispatch to the end of the answer, with a margin."""
         pace = self._pace.get(model)
         return pace.service_s(n_tokens, max_tokens, now) if pace is not None else None

@@ -1,6 +1,6 @@
-"""What this router has put on each worker: rows, promised pages, prompts on their way.
+"""This router's load on each worker: rows, promised pages, prompts not computed yet.
 
-Kept by sums, because the policy asks for it at every placement; `check_integrity` counts it anew.
+It is kept as sums, because the policy reads it at every placement; `check_integrity` recounts it.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from twolane.router.requests.attempt import Attempt
 
 @dataclass(slots=True)
 class Share:
-    """Ours, of one worker."""
+    """This router's load on one worker."""
 
-    rows: int = 0  # attempts that it decodes, or will
-    pages: int = 0  # promised to them, and to prompts that are computed here for others
-    backlog_tokens: int = 0  # prompts assigned to it and not yet through
-    attempts: int = 0  # that it knows of, as either
+    rows: int = 0  # attempts that it decodes or will decode
+    pages: int = 0  # promised to them, and to prompts that it computes for other workers
+    backlog_tokens: int = 0  # prompts assigned to it and not computed yet
+    attempts: int = 0  # assigned to it in either role
 
 
 class Tally:
-    """Shares by epoch. An attempt counts from `add` to `remove`, once."""
+    """The shares by epoch. An attempt counts once, from `add` to `remove`."""
 
     def __init__(self) -> None:
-        self.changed: set[int] = set()  # epochs; emptied by who keeps something of shares
+        self.changed: set[int] = set()  # epochs; the reader that caches shares empties it
         self._shares: dict[int, Share] = {}
         self._pages: dict[Attempt, int] = {}  # of every counted attempt
         self._in_backlog: set[Attempt] = set()
-        self._held: set[Attempt] = set()  # whose prompt takes pages at a worker that decodes too
+        # Whose prompt takes pages at a prefill worker that also decodes.
+        self._held: set[Attempt] = set()
 
     def of(self, epoch: int) -> Share:
-        """Not to be changed by the caller."""
+        """A worker's share. The caller must not change it."""
         return self._shares.get(epoch) or Share()
 
     def add(self, attempt: Attempt) -> None:
-        """The attempt was placed; its prompt is still to be computed."""
+        """Count a placed attempt, whose prompt is not computed yet."""
         assert attempt not in self._pages
         pages = pages_for(attempt.promised_tokens, attempt.page_tokens)
         self._pages[attempt] = pages
@@ -55,21 +56,21 @@ class Tally:
             self._held.add(attempt)
 
     def handed_over(self, attempt: Attempt) -> None:
-        """Its decode worker has it. May be called again."""
+        """Record that the decode worker has the attempt. May be called again."""
         if attempt in self._held:
             self._held.remove(attempt)
             self._shares[attempt.prefill_epoch].pages -= attempt.prefill_pages
             self.changed.add(attempt.prefill_epoch)
 
     def through(self, attempt: Attempt) -> None:
-        """Its prompt is computed. May be called again."""
+        """Record that its prompt is computed. May be called again."""
         if attempt in self._in_backlog:
             self._in_backlog.remove(attempt)
             self._shares[attempt.prefill_epoch].backlog_tokens -= attempt.n_tokens
             self.changed.add(attempt.prefill_epoch)
 
     def grow(self, attempt: Attempt) -> None:
-        """It has used up what was promised: one page more."""
+        """Count one more page for an attempt that has used up its promised pages."""
         attempt.promised_tokens += attempt.page_tokens
         if attempt in self._pages:
             self._pages[attempt] += 1
@@ -77,7 +78,7 @@ class Tally:
             self.changed.add(attempt.decode_epoch)
 
     def remove(self, attempt: Attempt) -> None:
-        """It is over. May be called again."""
+        """Stop counting an attempt that is over. May be called again."""
         pages = self._pages.pop(attempt, None)
         if pages is None:
             return
@@ -93,7 +94,8 @@ class Tally:
                 del self._shares[epoch]
 
     def check_integrity(self, live: Iterable[Attempt]) -> None:
-        """Exactly the `live` attempts are counted, and the sums are theirs."""
+        """Raise AssertionError unless exactly the `live` attempts are counted, with the right
+        sums."""
         fresh = Tally()
         for attempt in live:
             fresh.add(attempt)

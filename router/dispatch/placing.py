@@ -1,5 +1,5 @@
-"""Requests that wait are given to workers, from the head of each model's queue, until the head must
-wait. A head that found no place is tried again only when some worker has got room for it.
+"""Places waiting requests on workers, from the head of each model's queue, until the head must
+wait. A head that found no place is tried again only when some worker has room for it.
 """
 
 from __future__ import annotations
@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twolane.attempt_number import first_attempt, next_attempt
+from twolane.errors import OverloadedError
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.admission import Admission
 from twolane.router.dispatch.affinity import PrefixAffinity
 from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.fault_boundary import FaultBoundary
-from twolane.router.dispatch.policy import Placement, place
+from twolane.router.dispatch.policy import Placement, place, place_pair
 from twolane.router.members.member import MemberState
 from twolane.router.members.model import pages_for
 from twolane.router.members.worker_view import Need
@@ -34,11 +35,16 @@ class Placing:
         self._guard = guard
         self._affinity = PrefixAffinity(is_there=self._is_there)
         self._n_given = 0
-        self._stuck: dict[str, Request] = {}  # by model: the head that found no place
+        self._revisions_number = 0
+        self._stuck: dict[str, Request] = {}  # the head that found no place, by model
 
     def place_waiting(self, now: float) -> None:
-        """Cheap if nothing has changed: call it whenever something may have."""
+        """Place as many requests as possible. Cheap if nothing has changed, so call it whenever
+        something may have."""
         queue = self._board.queue
+        if self._revisions_number != self._board.revisions.number:  # others may take the heads
+            self._revisions_number = self._board.revisions.number
+            self._stuck.clear()
         if not queue:
             self._stuck.clear()
             self._board.roster.forget_news()
@@ -63,23 +69,36 @@ class Placing:
         return member is not None and member.state is not MemberState.GONE
 
     def note_prefix(self, hashes: Sequence[int], epoch: int) -> None:
-        """A worker is being given a prompt with these beginnings, by us or by another router."""
+        """Record that a worker is assigned a prompt with these prefixes, by this or another
+        router."""
         self._affinity.record(hashes, epoch)
 
-    def _need(self, request: Request, cached_tokens: dict[int, int] | None = None) -> Need:
+    def _need(self, request: Request) -> Need:
         return Need(
             n_tokens=request.n_tokens,
             growth_tokens=request.growth_tokens(self._board.config.admission.growth_reserve_tokens),
-            cached_tokens=cached_tokens or {},
             avoid=request.avoid,
         )
 
     def _place(self, request: Request, now: float) -> bool:
-        """Commands are made before anything changes: a bug in making them harms nothing. What
-        cannot be answered in time any more gets no work, but its error."""
-        job, board = request.job, self._board
-        need = self._need(request, self._affinity.lookup(job.prefix_hashes))
-        placement = place(need, board.roster.shortlist(need, job.model))
+        """Place one request. False if it must wait. The commands are made before any table changes,
+        so a bug in making them does no harm. A request that would miss its deadline fails
+        instead."""
+        job, board, need = request.job, self._board, self._need(request)
+        if job.pair is None and not board.roster.has_room(need, job.model):
+            return False  # as for most heads that wait: before looking up what is cached
+        need = need._replace(cached_tokens=self._affinity.lookup(job.prefix_hashes))
+        if job.pair is not None:
+            prefill_view, decode_view = map(board.roster.view, job.pair)
+            placement = place_pair(need, prefill_view, decode_view)
+            if placement is None:
+                self._endings.fail(request, _pair_busy())
+                return False
+        else:
+            views = board.roster.shortlist(need, job.model)
+            groups = board.revisions.groups(job.submission_id, request.begun, views)
+            found = (place(need, group) for group in groups)
+            placement = next((its for its in found if its is not None), None)
         if placement is None:
             return False
         late = self._admission.late_error(request, now)
@@ -99,13 +118,21 @@ class Placing:
             board.send(epoch, command)
         self._n_given += 1
         prefill.last_given = self._n_given
-        self.note_prefix(job.prefix_hashes, prefill.epoch)
-        board.store.note_prefix(job.prefix_hashes, prefill.epoch)
+        for epoch in (
+            {prefill.epoch, decode.epoch} if placement.decode.prefills else {prefill.epoch}
+        ):
+            self.note_prefix(job.prefix_hashes, epoch)
+            board.store.note_prefix(job.prefix_hashes, epoch)
         if request.timeline.dispatched is None:
             request.timeline.dispatched = now
+            board.traffic.placed(need.cached_tokens.get(prefill.epoch, 0))
             board.observer.queued(job.model, now - job.arrived)
             self._admission.note_dispatch(request, now)
         return True
+
+
+def _pair_busy() -> OverloadedError:
+    return OverloadedError("the pair that this is for takes nothing now", retry_after_s=0.5)
 
 
 def _attempt(request: Request, row: int, need: Need, placement: Placement, now: float) -> Attempt:
@@ -127,7 +154,8 @@ def _attempt(request: Request, row: int, need: Need, placement: Placement, now: 
 
 
 def _pages_at_prefill(placement: Placement, n_tokens: int) -> int:
-    """Pages that decoding rows of the prefill worker do without until the prompt is elsewhere."""
+    """The pages of the prefill worker that the prompt takes from its decoding rows until it is
+    sent."""
     prefill = placement.prefill
     goes_out = prefill.epoch != placement.decode.epoch
     return pages_for(n_tokens, prefill.page_tokens) if goes_out and prefill.decodes else 0

@@ -1,17 +1,17 @@
-"""Which prefill and which decode worker: a pure function of a snapshot.
+"""Picks the prefill and the decode worker, as a pure function of a snapshot.
 
-The prefill worker is the one that would be through with the prompt first: least backlog plus what
-it would have to compute, where a prefix that it had lately counts as computed. Of equals it is the
-one that was given work longest ago. The decode worker is
-one with room for the row and its growth: most free pages, then fewest rows. One on the prefill
-worker's host goes before it if that costs nothing: if of its pages no more are in use than of the
-other's, but for this row's own and an eighth. Both have the same
-model fingerprint, and the pages of the first can become pages of the second. If every prefill
-worker of a fingerprint decodes too, the cluster is colocated, and one worker takes both sides, so
-that nothing moves.
+The prefill worker is the one that would finish the prompt first: the one with the least backlog
+plus tokens to compute, where a prefix that it had recently counts as computed. Of equal workers,
+the one that was given work longest ago is picked. The decode worker is the one with the most free
+pages, then the fewest rows, among those with room for the row and its growth. A decode worker on
+the prefill worker's host is preferred if that costs nothing: if the share of its pages in use, less
+this row's own, is at most 9/8 of the other's. Both workers have the same model fingerprint, and
+pages can be converted from the first one's layout to the second one's. If every prefill worker of a
+fingerprint also decodes, the cluster is colocated, and one worker takes both roles, so that no page
+moves.
 
-A worker in `Need.avoid` refused or failed this request before: it is taken only if no other of its
-role is there at all.
+A worker in `Need.avoid` has refused or failed this request before. It is picked only if there is no
+other worker of its role at all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Placement:
 
 
 def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
-    """The best pair, or None: nobody has room now."""
+    """The best pair; None if no pair has room now."""
     best: tuple[tuple[int, int, int, str], Placement] | None = None
     for fingerprint in sorted({worker.fingerprint for worker in workers}):
         group = [worker for worker in workers if worker.fingerprint == fingerprint]
@@ -44,10 +44,22 @@ def place(need: Need, workers: Sequence[WorkerView]) -> Placement | None:
     return best[1] if best else None
 
 
+def place_pair(
+    need: Need, prefill: WorkerView | None, decode: WorkerView | None
+) -> Placement | None:
+    """These two and no others; None if they cannot take it now."""
+    if prefill is None or decode is None or not (prefill.prefills and decode.decodes):
+        return None
+    fits = prefill is decode or prefill.giver.can_feed(decode)
+    has_room = prefill.can_prefill(need) and decode.has_room(need.n_tokens + need.growth_tokens)
+    return Placement(prefill, decode) if fits and has_room else None
+
+
 def place_decode(
     need: Need, workers: Iterable[WorkerView], giver: PageOrigin, host: str = ""
 ) -> WorkerView | None:
-    """A decode worker for pages that a prefill worker on that host already holds."""
+    """A decode worker for pages that a prefill worker on `host` already holds; None if none has
+    room."""
     group = [w for w in workers if w.decodes and giver.can_feed(w)]
     return _best_decode(need, [w for w in group if w.epoch not in need.avoid], host)
 
@@ -62,8 +74,12 @@ def _place_within(need: Need, group: Sequence[WorkerView]) -> Placement | None:
         ready = [worker for worker in ready if worker in decodes and worker.has_room(n_tokens)]
         both = min(ready, key=lambda worker: _colocated_cost(need, worker), default=None)
         return Placement(both, both) if both is not None else None
-    best: dict[tuple[PageOrigin, str], WorkerView | None] = {}  # of equal prefill workers, the same
-    for prefill in sorted(ready, key=lambda worker: _prefill_cost(need, worker)):
+    best: dict[tuple[PageOrigin, str], WorkerView | None] = {}  # the same for equal prefill workers
+    for prefill in sorted(ready, key=lambda worker: _mixed_cost(need, worker)):
+        if prefill.decodes and prefill.beside_tokens is not None:
+            if prefill.can_prefill_beside(need):
+                return Placement(prefill, prefill)
+            continue
         giver = prefill.giver
         key = giver, prefill.host
         if key not in best:
@@ -80,33 +96,43 @@ def _without_avoided(need: Need, workers: list[WorkerView]) -> list[WorkerView]:
 
 
 def _best_decode(need: Need, workers: Sequence[WorkerView], host: str) -> WorkerView | None:
-    """For pages that come from that host."""
+    """The best decode worker for pages that come from `host`."""
     n_tokens = need.n_tokens + need.growth_tokens
     ready = [worker for worker in workers if worker.has_room(n_tokens)]
-    best = min(ready, key=_decode_cost, default=None)
+    best = min(ready, key=decode_cost, default=None)
     if best is None or not host or best.host == host:
         return best
-    near = min((w for w in ready if w.host == host), key=_decode_cost, default=None)
+    near = min((w for w in ready if w.host == host), key=decode_cost, default=None)
     return near if near is not None and _costs_nothing(near, best, n_tokens) else best
 
 
 def _costs_nothing(near: WorkerView, best: WorkerView, n_tokens: int) -> bool:
-    """Whether steps of `near` take about as long as those of `best`: they read what is in use."""
+    """Whether steps of `near` take about as long as those of `best`: a step's time depends on the
+    pages in use, which it reads."""
     own = pages_for(n_tokens, near.page_tokens) / near.n_pages
     return near.used_share <= best.used_share * (1 + _NEAR_SHARE) + own
 
 
 def _prefill_cost(need: Need, worker: WorkerView) -> tuple[int, int, int, str]:
     to_compute = need.n_tokens - need.cached_tokens.get(worker.epoch, 0)
-    # a pure prefill worker before one that decodes too; of equals the one that was given work
-    # longest ago, so that all caches fill
+    # Prefer a pure prefill worker to one that also decodes; of equals, the one that was given work
+    # longest ago, so that all caches fill.
     cost = worker.backlog_tokens + to_compute
-    return cost, int(worker.decodes), worker.last_given, worker.worker_id
+    return cost, int(worker.decodes), worker.last_given, worker.rank
+
+
+def _mixed_cost(need: Need, worker: WorkerView) -> tuple[int, int, float, int, str]:
+    """Of workers that only prefill, and such with both roles."""
+    cost, decodes, last_given, rank = _prefill_cost(need, worker)
+    if worker.decodes and worker.beside_tokens is not None:
+        return cost, decodes, *decode_cost(worker)
+    return cost, decodes, 0.0, last_given, rank
 
 
 def _colocated_cost(need: Need, worker: WorkerView) -> tuple[int, float, int, str]:
-    return _prefill_cost(need, worker)[0], *_decode_cost(worker)
+    return _prefill_cost(need, worker)[0], *decode_cost(worker)
 
 
-def _decode_cost(worker: WorkerView) -> tuple[float, int, str]:
-    return -worker.free_pages / worker.n_pages, worker.rows, worker.worker_id
+def decode_cost(worker: WorkerView) -> tuple[float, int, str]:
+    """Least is best; `dispatch/roster.py` keeps workers in this order."""
+    return -worker.free_pages / worker.n_pages, worker.rows, worker.rank

@@ -1,7 +1,8 @@
-"""Requests that wait for workers: by model, resumed ones first, then by priority, tenants in turns.
+"""The queue of requests that wait for workers: by model, resumed ones first, then by priority, and
+tenants in turns.
 
 resumed requests, oldest first | priority 5, tenants in turns | 0, … | -3, …
-^ head: only it is ever placed; nobody overtakes it because it needs less
+^ head: only the head is placed; smaller requests do not overtake it
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ class _Line:
 
 
 class WaitingQueue:
-    """Holds QUEUED and RESUMING requests. Whoever ends one, or gives it work, discards it here."""
+    """Holds QUEUED and RESUMING requests. The code that ends or places one must discard it here."""
 
     def __init__(self, weight_of: Callable[[str], float] = _alike) -> None:
-        """`weight_of` a tenant is its share beside others."""
+        """`weight_of` returns a tenant's share relative to others."""
         self._weight_of = weight_of
         self._lines: dict[str, _Line] = {}
-        self._is_new: dict[Request, bool] = {}  # of all that wait
-        self._backlog: Backlog[Request] = Backlog(weight_of)  # of new ones of all models
+        self._is_new: dict[Request, bool] = {}  # of all waiting requests
+        self._backlog: Backlog[Request] = Backlog(weight_of)  # of the new requests of all models
         self._n_pushed = 0
 
     def __len__(self) -> int:
         return len(self._is_new)
 
     def __iter__(self) -> Iterator[Request]:
-        """All that wait, in no order."""
+        """All waiting requests, in no particular order."""
         return iter(self._is_new)
 
     def push(self, request: Request) -> None:
-        """May be called again."""
+        """Add a request. May be called again."""
         self.discard(request)
         if not request.sequence:
             self._n_pushed += 1
@@ -79,7 +80,7 @@ class WaitingQueue:
         self._backlog.put(request, job.priority, job.tenant, arrival)
 
     def discard(self, request: Request) -> None:
-        """It waits no more. It may be absent."""
+        """Remove a request, if present."""
         is_new = self._is_new.pop(request, None)
         if is_new is None:
             return
@@ -97,12 +98,14 @@ class WaitingQueue:
             del self._lines[job.model]
 
     def pay(self, request: Request) -> None:
-        """It goes to a worker: if it is new, that was a turn of its tenant's. It must wait here."""
+        """Charge the tenant's turn for a request that goes to a worker, if it is new. It must be
+        waiting here."""
         if self._is_new[request]:
             self._lines[request.job.model].new[request.job.priority].pay(request)
 
     def settle(self, request: Request, tokens: float) -> None:
-        """It has cost its tenant so many tokens more than it paid for; below 0: less."""
+        """Charge the tenant `tokens` more than the request was charged for; negative if it cost
+        less."""
         line = self._lines.get(request.job.model)
         fair = line.new.get(request.job.priority) if line is not None else None
         if fair is not None:
@@ -116,13 +119,13 @@ class WaitingQueue:
         return line.first() if line is not None else None
 
     def last(self) -> Request | None:
-        """Who gives its place when there are too many: of the least priority, of the tenant with
-        the longest backlog, the youngest. Of all models; never a resumed one."""
+        """The request to evict from a full queue: of the lowest priority, the youngest one of the
+        tenant with the longest backlog. It may be of any model, but is never a resumed one."""
         return self._backlog.last()
 
     def gives_way(self, last: Request, priority: int, tenant: str) -> bool:
-        """Whether `last` gives its place to a new request: of a higher priority, or of a tenant
-        that has a shorter backlog even with it."""
+        """Whether `last` is evicted for a new request, which has a higher priority, or whose tenant
+        has a shorter backlog even with it."""
         job = last.job
         if job.priority != priority:
             return job.priority < priority
@@ -131,7 +134,7 @@ class WaitingQueue:
         return theirs > backlog.length(priority, tenant, more=1)  # guard: longest backlog
 
     def n_ahead(self, model: str, priority: int, tenant: str = "") -> float:
-        """How many would go before a new request of this priority and tenant."""
+        """The estimated number of requests placed before a new one of this priority and tenant."""
         line = self._lines.get(model)
         if line is None:
             return 0.0
@@ -140,15 +143,15 @@ class WaitingQueue:
         return self.n_above(model, priority) + n_beside
 
     def n_above(self, model: str, priority: int) -> int:
-        """How many go before all of this priority."""
+        """The number of requests placed before all of this priority."""
         line = self._lines.get(model)
         if line is None:
             return 0
         return len(line.resumed) + sum(len(new) for p, new in line.new.items() if p > priority)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the lines and the backlog hold other requests than all that
-        wait."""
+        """Raise AssertionError unless the lines and the backlog hold exactly the waiting
+        requests."""
         waiting = set(self._is_new)
         lined = [request for line in self._lines.values() for request in line]
         assert len(lined) == len(waiting)

@@ -1,11 +1,12 @@
-"""What becomes of an attempt when its workers fail.
+"""Recovers attempts whose workers fail.
 
     what is lost              the row is P's (PLACED)              the row is D's (DECODING)
-    P                         ask D what landed (JUDGING)          nothing: P is not needed
+    P                         ask D what has landed (JUDGING)      nothing: P is not needed
     D                         another D for P's pages (MOVING)     new attempt
     both, or colocated        new attempt                          new attempt
 
-A new attempt prefills the prompt and the tokens that the client has, and waits ahead of new work.
+A new attempt prefills the prompt and the tokens that the client has, and waits ahead of new
+requests.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from twolane.router.dispatch.policy import place, place_decode
 from twolane.router.members.member import Member
 from twolane.router.members.worker_view import Need, WorkerView
 from twolane.router.requests.attempt import Attempt, AttemptState
+from twolane.router.requests.journal import RETRY
 from twolane.router.requests.request import Request, RequestState
 from twolane.v1 import worker_pb2
 
@@ -45,11 +47,13 @@ class Recovery:
         is_refusal: bool = False,
         detail: str = "",
     ) -> None:
-        """This attempt is over; make another, or give up after too many failures. One that a worker
-        would not begin (`is_refusal`) does not end the request's wait for workers."""
+        """End the attempt, and queue the request for another, or fail it after too many failures.
+        An attempt that a worker refused (`is_refusal`) does not restart the request's wait for
+        workers."""
         attempt = request.attempt
         assert attempt is not None
         config = self._board.config.dispatch
+        self._board.note(request, RETRY, now, attempt=attempt, note=reason)
         request.failures += is_failure
         request.refusals = request.refusals + 1 if is_refusal else 0
         if request.failures > config.max_failures:
@@ -81,7 +85,8 @@ class Recovery:
             self._board.alarm(request, now + config.retry_delay_s)
 
     def preempted(self, request: Request, now: float) -> None:
-        """D took the pages for others. No failure, as long as the row gets ahead between two."""
+        """D has preempted the row. This is not a failure if the row made progress since the last
+        time."""
         attempt = request.attempt
         assert attempt is not None
         request.n_preempted += 1
@@ -89,8 +94,8 @@ class Recovery:
         self.retry(request, "preempted", now, is_failure=not got_ahead)
 
     def worker_lost(self, member: Member, now: float) -> None:
-        """Find another place for what runs on a lost worker. Called until it is back or gone;
-        a second call finds nothing left to do."""
+        """Move the requests of a lost worker elsewhere. It is called until the worker is back or
+        gone; a second call has nothing left to do."""
         epoch = member.epoch
         to_judge: set[int] = set()
         for request, attempt in self._board.attempts_at(epoch):
@@ -101,8 +106,8 @@ class Recovery:
             self._board.send(decode_epoch, commands.judge_peer(epoch))
 
     def move(self, request: Request, attempt: Attempt, lost: int, now: float) -> bool:
-        """Away from a worker that is lost. Returns whether its decode worker is to be asked what
-        has landed."""
+        """Move a request away from a lost worker. Returns whether its decode worker must be asked
+        what has landed."""
         if attempt.decode_epoch == lost:
             if attempt.state is not A.PLACED or not self.retarget(request, now):
                 self.retry(request, "decode_worker_lost", now)
@@ -116,8 +121,8 @@ class Recovery:
         return False
 
     def retarget(self, request: Request, now: float) -> bool:
-        """Send the pages that P holds to another decode worker, or decode them at P if it can,
-        without computing them again. False if there is no room, or P cannot be told."""
+        """Have P send its pages to another decode worker, or decode there itself if it can, without
+        recomputing them. False if no worker has room, or P cannot be reached."""
         attempt = request.attempt
         assert attempt is not None
         prefill = self._board.members.get(attempt.prefill_epoch)
@@ -167,32 +172,35 @@ class Recovery:
         return True
 
     def hand_over(self, request: Request, attempt: Attempt, now: float) -> bool:
-        """Resume elsewhere what is on a decode worker that is to be emptied, if there is room for
-        it now."""
+        """Resume a request of a draining decode worker elsewhere, if there is room now. False if
+        not."""
         reserve = self._board.config.admission.growth_reserve_tokens
         need = Need(
             n_tokens=request.n_tokens,
             growth_tokens=request.growth_tokens(reserve),
             avoid=request.avoid,
         )
-        placement = place(need, self._board.roster.shortlist(need, request.job.model))
+        views = self._board.roster.shortlist(need, request.job.model)
+        same = [view for view in views if view.fingerprint == request.fingerprint]
+        placement = place(need, same)
         decode = placement and self._board.members.get(placement.decode.epoch)
         if not (placement and decode) or placement.decode.rows >= decode.announce.decode_rows:
-            return False  # where it is, it runs; there it would wait
+            return False  # it runs here, but would have to wait there
         if attempt.state is not A.PLACED or not self.retarget(request, now):
             self.retry(request, "handed_over", now, is_failure=False)
         return True
 
     def session_opened(self, member: Member, now: float) -> None:
-        """After a cut nothing is known of what arrived: say and ask for everything again. Cancels
-        come before new rows, whose labels they may set free."""
+        """Send everything again, and request all events again, because it is unknown what arrived
+        before the session broke. Cancels are sent first, as they may free the labels of new
+        rows."""
         epoch = member.epoch
         for submission_id, number in member.cancels:
             self._board.say_cancelled(epoch, submission_id, number)
         for gone in self._board.members.proofs:
             self._board.send(epoch, commands.peer_gone(gone))
-        if member.drain_wanted is not None:
-            self._board.send(epoch, commands.drain(member.drain_wanted))
+        if member.wish is not None:
+            self._board.send(epoch, commands.drain(member.wish.again()))
         for request, attempt in self._board.attempts_at(epoch):
             name = request.job.submission_id
             self._guard.run("asked for again", name, now, self._ask_again, request, attempt, epoch)
@@ -209,8 +217,8 @@ class Recovery:
             self.attach(request, epoch)
 
     def attach(self, request: Request, epoch: int) -> None:
-        """Have the worker send again what the router has not. A row that another router began is
-        adopted first: this worker may not have been there when the others were asked."""
+        """Request the events that the router does not have. A row that another router began is
+        adopted first, because this worker may have been missing when the others were asked."""
         attempt = request.attempt
         assert attempt is not None
         if fence_of(attempt.key.attempt) < request.job.fence:
@@ -219,14 +227,14 @@ class Recovery:
         self._board.send(epoch, commands.attach(attempt.key, n_known, attempt.row))
 
     def tick(self, request: Request, now: float) -> None:
-        """Time passes for a RUNNING request."""
+        """Check the time limits of a RUNNING request."""
         attempt = request.attempt
         assert attempt is not None
         config = self._board.config.dispatch
         if attempt.gap_due is not None and now >= attempt.gap_due:
             self.retry(request, "missing_events", now)
         elif attempt.due is not None and now >= attempt.due:
-            if attempt.state is A.PLACED:  # it wants to move
+            if attempt.state is A.PLACED:  # it must move to another D
                 attempt.due = now + config.move_pause_s
                 self.retarget(request, now)
             else:
@@ -237,7 +245,7 @@ class Recovery:
             self.retry(request, "stalled", now)
 
     def next_look(self, request: Request) -> float:
-        """When `tick` may have something to do for a RUNNING request."""
+        """The next time at which `tick` may have something to do for a RUNNING request."""
         attempt = request.attempt
         assert attempt is not None
         stall_due = attempt.last_news + self._board.config.dispatch.stall_s
@@ -245,7 +253,7 @@ class Recovery:
         return min(due for due in dues if due is not None)
 
     def unplaced(self, request: Request, now: float) -> None:
-        """P cannot give the row away: another D may have room. If not now, maybe soon."""
+        """P cannot hand the row to D. Try another D, now and at intervals."""
         attempt = request.attempt
         assert attempt is not None
         if attempt.state is not A.PLACED or attempt.wants_move:
@@ -256,20 +264,21 @@ class Recovery:
         self.retarget(request, now)
 
     def undelivered(self, request: Request) -> None:
-        """P could not give the row to D. It goes to another D next; once it has failed before, to
-        another P, too."""
+        """P could not deliver the row to D. Use another D next; if the request has failed before,
+        also another P."""
         attempt = request.attempt
         assert attempt is not None
         both = (attempt.decode_epoch, attempt.prefill_epoch)
         self.avoid(request, *both[: 1 + bool(request.failures)])
 
     def avoid(self, request: Request, *epochs: int) -> None:
-        """Place it on other workers from now on, if there are others."""
+        """Prefer other workers for this request from now on."""
         request.avoid |= {*epochs}
 
     def refused(self, request: Request, epoch: int, reason: str, message: str, now: float) -> None:
-        """A worker will not have the row: elsewhere, if there is an elsewhere. What another request
-        of its label keeps from starting is over; one that has an answer so far is the earlier."""
+        """A worker has refused the row: try another worker, if there is one. If the label is in use
+        by another request, this one fails, unless it has tokens already: then it is the earlier
+        one."""
         is_in_use = reason == Refusal.REQUEST_IN_USE
         if is_in_use and not request.answer.tokens:
             self._endings.fail(request, request.job.label.in_use_error())
@@ -287,7 +296,8 @@ class Recovery:
 
 
 def _that_keeps(attempt: Attempt, view: WorkerView | None) -> WorkerView | None:
-    """Its prefill worker, if that decodes too, and the answer has room where the prompt is."""
+    """The attempt's prefill worker `view`, if it also decodes and has room for the answer; else
+    None."""
     if view is None or not view.decodes:
         return None
     return view if view.has_room(attempt.growth_tokens) else None

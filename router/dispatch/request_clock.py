@@ -1,8 +1,8 @@
-"""Time passes for requests: deadlines, waits that have lasted too long.
+"""Checks requests' time limits: deadlines and waits.
 
-Each request has one moment at which it must be looked at, in `Board.alarms`; a look says when the
-next one will be. Whoever sets a time that comes earlier says so with `Board.alarm`. A time that has
-moved on meanwhile costs a look too early, which does nothing.
+Each request has one time in `Board.alarms` at which it must be checked; each check sets the next
+one. Code that sets an earlier limit calls `Board.alarm`. If a limit was moved to a later time, the
+early check does nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from twolane.router.dispatch.board import Board
 from twolane.router.dispatch.endings import Endings
 from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.recovery import Recovery
+from twolane.router.requests.attempt import later
 from twolane.router.requests.request import Request, RequestState
 
 S = RequestState
@@ -36,9 +37,23 @@ class RequestClock:
         self._guard = guard
 
     def begin(self, request: Request, now: float) -> None:
-        """A new request has been queued, and placed if that was possible at once."""
+        """Schedule the first check of a new request, which is queued or already placed."""
         if not request.is_over:
             self._board.alarm(request, self._next_look(request, now))
+
+    def excuse(self, late_s: float, now: float) -> None:
+        """Give workers so much longer for what they owe, if this router comes back after so many
+        seconds that it may take its own pause for theirs: their answers are still to be read."""
+        config = self._board.config.dispatch
+        waits_s = (config.judge_wait_s, config.retarget_wait_s, config.attach_wait_s)
+        if late_s <= min(waits_s) / 2:
+            return
+        most_s = max(waits_s)  # what was set since the pause has its whole wait before it
+        for request in self._board.requests.values():
+            if request.state is S.ENDING and request.due is not None:
+                request.due = later(request.due, late_s, now + most_s)
+            elif request.state is S.RUNNING and request.attempt is not None:
+                request.attempt.postpone(late_s, now, most_s)
 
     def tick(self, now: float) -> None:
         for request in self._board.alarms.take_up_to(now):
@@ -46,7 +61,7 @@ class RequestClock:
 
     def _look(self, request: Request, now: float) -> None:
         if request.is_over:
-            return  # another's look has ended it
+            return  # another request's check has ended it
         deadline = request.job.deadline
         if request.state is S.ENDING:
             if request.due is not None and now >= request.due:

@@ -1,32 +1,34 @@
-"""The policy's views of the workers, kept from one placement to the next.
+"""Caches the policy's views of the workers between placements.
 
-A worker whose report, state or share of our work changed is marked; its view is made anew when the
-next placement asks. The policy is not shown all workers but a shortlist that has its choice in it:
-of each kind of worker the first in every order by which the policy chooses, those that know the
-prompt, and the first decode worker on the host of each prefill worker among these. So a
-placement looks at a handful of views, however many workers there are.
+A worker whose report, state or load changes is marked, and its view is remade at the next
+placement. The policy does not get all workers but a shortlist that contains its choice: of each
+kind of worker, the first in every order by which the policy chooses; the workers that have the
+prompt's prefix; and the first decode worker on the host of each prefill worker among these. So a
+placement reads a few views, however many workers there are.
 
-    kind    what decides whom a worker can be paired with: fingerprint, layout, roles
-    orders  prefill: least backlog; decode: most free pages, in share of the pool; both: both
+    kind     what decides with whom a worker can be paired: fingerprint, layout, roles
+    orders   prefill: least backlog; decode: `policy.decode_cost`; both roles: both
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 from twolane.router.config import AdmissionConfig
-from twolane.router.dispatch.load_tally import Tally
+from twolane.router.dispatch.load_tally import Share, Tally
+from twolane.router.dispatch.policy import decode_cost
 from twolane.router.members.member import Member, MemberState
 from twolane.router.members.membership import Membership
 from twolane.router.members.worker_view import Need, WorkerView
 from twolane.router.order import Order
-from twolane.v1 import cluster_pb2
+from twolane.v1 import cluster_pb2, worker_pb2
 
 
 class KindKey(NamedTuple):
-    """What the workers of a kind have in common."""
+    """The properties that all workers of a kind share."""
 
     fingerprint: str
     layout: str
@@ -37,50 +39,60 @@ class KindKey(NamedTuple):
 
 
 class _Facts(NamedTuple):
-    """Of a worker, until it announces something else or wants a fence."""
+    """A worker's facts, valid until its announce changes or it needs a fence."""
 
     announce: cluster_pb2.AnnounceRequest
     wants_fence: bool
     worker_id: str
     model: str
     kind: KindKey
+    n_pages: int
+    decode_rows: int
+    host: str
+    rank: str
 
     @property
     def place(self) -> tuple[str, KindKey, str]:
-        """Among whom it is."""
-        return self.model, self.kind, self.announce.host_identity
+        """What decides in which tables the worker is."""
+        return self.model, self.kind, self.host
 
 
 class Roster:
-    """Workers that may get new work, by model. `n_looks` counts views that a search has touched."""
+    """The workers that may get new work, by model. `n_looks` counts the views that searches have
+    read."""
 
-    def __init__(self, config: AdmissionConfig, members: Membership, tally: Tally) -> None:
+    def __init__(
+        self, config: AdmissionConfig, members: Membership, tally: Tally, salt: str = ""
+    ) -> None:
+        """Routers with different salts prefer different ones of equal workers."""
         self.n_looks = 0
-        self._config = config
+        self._salt = salt
+        self.config = config
         self._members = members
         self._tally = tally
         self._views: dict[int, WorkerView] = {}
-        self._facts: dict[int, _Facts] = {}  # of those that have a view
+        self._facts: dict[int, _Facts] = {}  # of the workers that have a view
+        self._others: dict[int, _Others] = {}  # of the same
         self._kinds: dict[str, dict[KindKey, _Kind]] = {}
         self._news: dict[str, _News] = {}  # by model
+        self._token_s: dict[str, float] = {}  # of a prompt, by fingerprint, as reported last
 
     def all(self, model: str) -> list[WorkerView]:
-        """Every view of a model: for tests, and for comparison."""
+        """Every view of a model, for tests and comparisons."""
         self.refresh()
         return [view for epoch, view in self._views.items() if self._facts[epoch].model == model]
 
     def view(self, epoch: int) -> WorkerView | None:
-        """None: it may get no new work."""
+        """The worker's view; None if it may not get new work."""
         self.refresh()
         return self._views.get(epoch)
 
     def shortlist(self, need: Need, model: str, host: str = "") -> list[WorkerView]:
-        """`place` and `place_decode` choose of these as they would of all; the second for pages
-        that come from `host`."""
-        self.refresh()
-        kinds, n_tokens = self._kinds.get(model, {}).values(), need.n_tokens + need.growth_tokens
-        if not any(kind.has_room(n_tokens) for kind in kinds):
-            return []  # as nothing can be chosen
+        """Views from which `place` and `place_decode` choose the same as from all; `host` is the
+        source of `place_decode`'s pages."""
+        if not self.has_room(need, model):
+            return []
+        kinds = self._kinds[model].values()
         chosen: dict[int, WorkerView] = {}
         for kind in kinds:
             for view in kind.candidates(need):
@@ -97,14 +109,20 @@ class Roster:
         self.n_looks += len(chosen)
         return list(chosen.values())
 
+    def has_room(self, need: Need, model: str) -> bool:
+        """Whether any worker may be chosen to decode."""
+        self.refresh()
+        n_tokens = need.n_tokens + need.growth_tokens
+        return any(kind.has_room(n_tokens) for kind in self._kinds.get(model, {}).values())
+
     def has_news(self, model: str) -> bool:
-        """Whether `has_news_for` may say yes."""
+        """Whether `has_news_for` may return True."""
         self.refresh()
         return model in self._news
 
     def has_news_for(self, need: Need, model: str) -> bool:
-        """Whether what found no place at the last call may find one now: a worker has got room
-        for it, or is there no more (others then do what was not asked of them)."""
+        """Whether a request that found no place at the last call may find one now: a worker has got
+        room for it, or one has left, so that the policy may choose others."""
         self.refresh()
         news = self._news.pop(model, None)
         if news is None:
@@ -118,11 +136,11 @@ class Roster:
         )
 
     def forget_news(self) -> None:
-        """Nobody waits."""
+        """Forget the news, because no request waits."""
         self._news.clear()
 
     def refresh(self) -> None:
-        """Make the views anew that may have changed."""
+        """Remake the views that may have changed."""
         for changed in (self._members.changed, self._tally.changed):
             while changed:
                 self._update(changed.pop())
@@ -135,19 +153,18 @@ class Roster:
                 self._drop(old)
             return
         known = self._facts.get(epoch)
-        facts = _facts(member, known)
-        view = self._view(member, facts)
+        facts = self._facts_of(member, known)
+        view = self._view(epoch, member, facts)
         self.n_looks += 1
-        if old is not None and known is not None and known.place != facts.place:
-            self._drop(old)
-            old = None
-        self._facts[epoch] = facts
+        if facts is not known:
+            if old is not None and known is not None and known.place != facts.place:
+                self._drop(old)
+                old = None
+            self._facts[epoch] = facts
         if view == old:
             return
         self._views[epoch] = view
-        kinds = self._kinds.get(facts.model)
-        if kinds is None:
-            kinds = self._kinds[facts.model] = {}
+        kinds = self._kinds.setdefault(facts.model, {})
         kind = kinds.get(facts.kind)
         if kind is None:
             kind = kinds[facts.kind] = _Kind(self._views)
@@ -159,6 +176,7 @@ class Roster:
 
     def _drop(self, view: WorkerView) -> None:
         facts = self._facts.pop(view.epoch)
+        self._others.pop(view.epoch, None)
         del self._views[view.epoch]
         kinds = self._kinds[facts.model]
         kind = kinds[facts.kind]
@@ -167,75 +185,136 @@ class Roster:
             del kinds[facts.kind]
         if not kinds:
             del self._kinds[facts.model]
+        if not any(other.fingerprint == facts.kind.fingerprint for other in kinds):
+            self._token_s.pop(facts.kind.fingerprint, None)
         self._news_of(facts.model).has_left = True
 
     def _news_of(self, model: str) -> _News:
         return self._news.setdefault(model, _News())
 
-    def _view(self, member: Member, facts: _Facts) -> WorkerView:
-        told, load, kind = facts.announce, member.load, facts.kind
-        epoch = told.worker.epoch
+    def _facts_of(self, member: Member, known: _Facts | None) -> _Facts:
+        """The member's facts; `known` itself if it is still valid."""
+        told, wants_fence = member.announce, bool(member.load.fence_wanted)
+        if known is not None and known.announce is told and known.wants_fence == wants_fence:
+            return known
+        kind = KindKey(
+            fingerprint=told.fingerprint,
+            layout=told.layout,
+            makes_dtypes=tuple(told.makes_dtypes),
+            prefills=member.prefills,
+            decodes=member.decodes and not wants_fence,  # then it accepts no reservations
+            page_tokens=told.page_tokens,
+        )
+        name, salt = member.worker_id, self._salt
+        rank = blake2b(f"{salt} {name}".encode(), digest_size=8).hexdigest() if salt else name
+        return _Facts(
+            told, wants_fence, name, told.model, kind,
+            told.n_pages, told.decode_rows, told.host_identity, rank,
+        )  # fmt: skip
+
+    def _view(self, epoch: int, member: Member, facts: _Facts) -> WorkerView:
+        load, kind = member.load, facts.kind
         share = self._tally.of(epoch)
-        pages = load.pages
-        # what we promised, or what the worker reports, if that is more: others use it too
-        taken = pages.used + pages.pinned + pages.quarantined + load.reserved_growth_pages
+        others = self._others.get(epoch)
+        if others is None or others.load is not load:
+            others = self._others[epoch] = _Others.of(load, share)
+            self._note_pace(kind, load)
+        rows = share.rows + others.rows
         return WorkerView(
             epoch=epoch,
             worker_id=facts.worker_id,
             fingerprint=kind.fingerprint,
             prefills=kind.prefills,
             decodes=kind.decodes,
-            n_pages=told.n_pages,
+            n_pages=facts.n_pages,
             page_tokens=kind.page_tokens,
             layout=kind.layout,
             makes_dtypes=kind.makes_dtypes,
-            occupied_pages=max(share.pages, taken),
-            rows=share.rows,
-            max_rows=told.decode_rows + self._config.extra_rows,
-            backlog_tokens=max(share.backlog_tokens, load.prefill_queue_tokens),
-            max_backlog_tokens=self._config.max_prefill_backlog_tokens,
+            occupied_pages=share.pages + others.pages,
+            rows=rows,
+            max_rows=facts.decode_rows + self.config.extra_rows,
+            backlog_tokens=share.backlog_tokens + others.backlog_tokens,
+            max_backlog_tokens=self.config.max_prefill_backlog_tokens,
             last_given=member.last_given,
-            host=told.host_identity,
+            host=facts.host,
+            rank=facts.rank,
+            beside_tokens=self._beside_tokens(kind, rows),
+        )
+
+    def _note_pace(self, kind: KindKey, load: worker_pb2.LoadReport) -> None:
+        if self.config.beside_rows_s is not None and load.done.prefill_tokens and not kind.decodes:
+            self._token_s[kind.fingerprint] = load.done.prefill_s / load.done.prefill_tokens
+
+    def _beside_tokens(self, kind: KindKey, rows: int) -> int | None:
+        """How many tokens of prompts cost `rows` rows together as much time as the config allows;
+        none until some worker with the same fingerprint has reported how long they take."""
+        most_s = self.config.beside_rows_s
+        if most_s is None or not (kind.prefills and kind.decodes):
+            return None
+        token_s = self._token_s.get(kind.fingerprint)
+        return int(most_s / (token_s * max(1, rows))) if token_s else 0
+
+
+class _Others(NamedTuple):
+    """Other routers' load on a worker: what it has beyond our share when its report had come. What
+    was under way to the worker just then is in our share and not in the report, so for one report
+    the others' share is taken as too small."""
+
+    load: worker_pb2.LoadReport
+    rows: int
+    pages: int
+    backlog_tokens: int
+
+    @classmethod
+    def of(cls, load: worker_pb2.LoadReport, share: Share) -> _Others:
+        pages = load.pages
+        # Rows that wait for pages hold none: smaller ones may go before them (`expected_pages`).
+        taken = pages.used + pages.pinned + pages.quarantined + load.reserved_growth_pages
+        return cls(
+            load,
+            rows=max(0, load.rows + load.expected_rows - share.rows),
+            pages=max(0, taken - share.pages),
+            backlog_tokens=max(0, load.prefill_queue_tokens - share.backlog_tokens),
         )
 
 
 @dataclass(slots=True)
 class _News:
-    """Since somebody last asked. By epoch: nobody may ask for long, of a model that needs not wait
-    while another's requests do."""
+    """The changes since the last call of `has_news_for`. They are kept by epoch, because that call
+    may not come for long, for a model whose requests do not wait."""
 
-    has_left: bool = False  # some worker
-    prefill: dict[int, WorkerView] = field(default_factory=dict)  # have got room for a prompt
-    decode: dict[int, WorkerView] = field(default_factory=dict)  # for a row
+    has_left: bool = False  # a worker has left
+    # Workers that have got room for a prompt.
+    prefill: dict[int, WorkerView] = field(default_factory=dict)
+    # Workers that have got room for a row.
+    decode: dict[int, WorkerView] = field(default_factory=dict)
 
 
 class _Kind:
-    """Workers that differ in their room alone."""
+    """Workers that differ only in their room."""
 
     def __init__(self, views: dict[int, WorkerView]) -> None:
         self.n_workers = 0
         self._views = views
         self._by_backlog = Order()
         self._by_free = Order()
-        self._by_free_at: dict[str, Order] = {}  # the same, by host
+        self._by_free_at: dict[str, Order] = {}  # as `_by_free`, by host
         self._by_both = Order()
-        self._by_room = Order()  # the most free pages ahead, of those that take rows
+        self._by_room = Order()  # workers that accept rows, most free pages first
 
     def put(self, view: WorkerView) -> None:
-        epoch, name = view.epoch, view.worker_id
-        free = -view.free_pages / view.n_pages
-        is_full = view.rows >= view.max_rows
+        epoch, is_full = view.epoch, view.rows >= view.max_rows
         if epoch not in self._by_room:
             self.n_workers += 1
         if view.prefills:
-            self._by_backlog.put(epoch, (view.backlog_tokens, view.last_given, name))
+            self._by_backlog.put(epoch, view.backlog_tokens, view.last_given, view.rank)
         if view.decodes:
-            by_free = (is_full, free, view.rows, name)
-            self._by_free.put(epoch, by_free)
+            cost = decode_cost(view)
+            self._by_free.put(epoch, is_full, *cost)
             if view.host:
-                self._by_free_at.setdefault(view.host, Order()).put(epoch, by_free)
-        if view.prefills and view.decodes:
-            self._by_both.put(epoch, (view.backlog_tokens, free, view.rows, name))
+                self._by_free_at.setdefault(view.host, Order()).put(epoch, is_full, *cost)
+            if view.prefills:
+                self._by_both.put(epoch, view.backlog_tokens, *cost)
         self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
 
     def remove(self, view: WorkerView) -> None:
@@ -265,18 +344,23 @@ class _Kind:
             yield from self._first(
                 self._by_both, need, lambda view: can_prefill(view) and can_decode(view)
             )
-        else:  # they are there all the same: it is not avoided ones that must do
+            yield from self._first(
+                self._by_both,
+                need,
+                lambda view: view.beside_tokens is None or view.can_prefill_beside(need),
+            )
+        else:  # full, but present: avoided workers must not be used in their place
             yield from self._first(self._by_free, need, lambda view: True)
 
     def near(self, host: str, need: Need) -> Iterator[WorkerView]:
-        """Decode workers on that host."""
+        """The first decode workers on `host`."""
         n_tokens = need.n_tokens + need.growth_tokens
         order = self._by_free_at.get(host)
         if order is not None:
             yield from self._first(order, need, lambda view: view.has_room(n_tokens))
 
     def has_room(self, n_tokens: int) -> bool:
-        """Whether a worker takes a row of so many tokens, avoided or not."""
+        """Whether some worker, avoided or not, has room for a row of `n_tokens`."""
         for epoch in self._by_room:
             view = self._views[epoch]
             return view.decodes and view.has_room(n_tokens)
@@ -285,7 +369,7 @@ class _Kind:
     def _first(
         self, order: Order, need: Need, fits: Callable[[WorkerView], bool]
     ) -> Iterator[WorkerView]:
-        """The first that is not avoided and fits, the first that is not avoided at all, and the
+        """The first worker that is not avoided and fits, the first that is not avoided, and the
         avoided ones before them."""
         is_first = True
         for epoch in order:
@@ -300,24 +384,9 @@ class _Kind:
                 yield view
 
 
-def _facts(member: Member, known: _Facts | None) -> _Facts:
-    """`known`, if that is still so."""
-    told, wants_fence = member.announce, bool(member.load.fence_wanted)
-    if known is not None and known.announce is told and known.wants_fence == wants_fence:
-        return known
-    kind = KindKey(
-        fingerprint=told.fingerprint,
-        layout=told.layout,
-        makes_dtypes=tuple(told.makes_dtypes),
-        prefills=member.prefills,
-        decodes=member.decodes and not wants_fence,  # it takes no reservations
-        page_tokens=told.page_tokens,
-    )
-    return _Facts(told, wants_fence, member.worker_id, told.model, kind)
-
-
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:
-    return new.backlog_tokens < old.backlog_tokens or new.n_pages > old.n_pages
+    is_room = new.backlog_tokens < old.backlog_tokens or new.n_pages > old.n_pages
+    return is_room or (new.beside_tokens or 0) > (old.beside_tokens or 0)
 
 
 def _has_grown_for_rows(old: WorkerView, new: WorkerView) -> bool:

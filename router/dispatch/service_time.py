@@ -1,23 +1,24 @@
-"""How long answers take, as measured lately: what hopeless deadlines are told by.
+"""The recent duration of answers, from which hopeless deadlines are recognised.
 
     dispatched ── prefill, transfer ──> first token ── a token each step ──> last token
-               first_s, by the prompt               gap_s x tokens that are likely to come
+               first_s, by the prompt               gap_s x expected tokens
 
-Means that forget, of the last few dozen answers, and how far they were off, which is the margin.
+These are exponentially weighted means over the last few dozen answers. Their mean error is the
+margin.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENOUGH = 8  # fewer say nothing
+ENOUGH = 8  # with fewer there is no estimate
 MAX_AGE_S = 30.0
-_WEIGHT = 1 / 16  # of the latest
+_WEIGHT = 1 / 16  # of the latest value
 
 
 @dataclass(slots=True)
 class Mean:
-    """Exponentially weighted; the first value counts whole."""
+    """An exponentially weighted mean, which begins as a plain mean."""
 
     value: float = 0.0
     n: int = 0
@@ -28,14 +29,14 @@ class Mean:
 
 
 class ServiceTime:
-    """Of one model."""
+    """The service time of one model."""
 
     def __init__(self) -> None:
         self._first_s = Mean()
         self._first_tokens = Mean()
         self._gap_s = Mean()
-        self._share = Mean()  # of max_tokens, that answers have when they finish
-        self._error = Mean()  # relative to what was predicted: at most 1 if it was too long
+        self._share = Mean()  # the part of max_tokens that finished answers have used
+        self._error = Mean()  # relative to the prediction; at most 1 if that was too long
         self._latest = 0.0
 
     def note(
@@ -49,8 +50,8 @@ class ServiceTime:
         is_whole: bool,
         now: float,
     ) -> None:
-        """An answer is over, whole or cut short: from dispatch to the first token, and from there
-        to the last."""
+        """Record an answer, whole or cut short: `first_s` is from dispatch to the first token,
+        `tokens_s` from there to the last."""
         predicted_s = self._predicted(prompt_tokens, n_tokens)
         took_s = first_s + tokens_s
         if self._first_s.n >= ENOUGH and predicted_s > 0:
@@ -64,13 +65,13 @@ class ServiceTime:
         self._latest = now
 
     def n_likely(self, max_tokens: int) -> float:
-        """Tokens of an answer that may have so many."""
+        """The expected tokens of an answer that may have `max_tokens`."""
         if self._share.n < ENOUGH:
             return max_tokens
         return max(1.0, self._share.value * max_tokens)
 
     def service_s(self, prompt_tokens: int, max_tokens: int, now: float) -> float | None:
-        """From dispatch to the likely end, with the margin; None: unknown."""
+        """The expected time from dispatch to the end, with the margin; None if unknown."""
         if self._first_s.n < ENOUGH or not self._share.n or now - self._latest > MAX_AGE_S:
             return None
         likely_s = self._predicted(prompt_tokens, self._share.value * max_tokens)

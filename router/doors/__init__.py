@@ -1,1 +1,1 @@
-"""Where clients, workers and operators come in: gRPC and HTTP."""
+"""The router's listeners for clients, workers and operators: gRPC and HTTP."""

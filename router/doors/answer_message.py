@@ -1,4 +1,4 @@
-"""One `MultiplexResponse` as it fills up: plain tokens in columns, all else in parts."""
+"""Builds one `MultiplexResponse`: plain tokens in columns, everything else in parts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from twolane.v1 import inference_pb2
 
 
 class AnswerMessage:
-    """False while it is empty. Clients read parts first: nothing of an answer is added behind its
-    `add_piece` until `take`."""
+    """False while it is empty. Clients read parts before columns, so after `add_piece` of a column
+    nothing more of that answer may be added until `take`."""
 
     def __init__(self, *, window_tokens: int) -> None:
         self._clear()
-        self._window_tokens = window_tokens  # 0 once it has been told
+        self._window_tokens = window_tokens  # 0 once it has been sent
+        self._is_ending = False
 
     def _clear(self) -> None:
         self._parts: list[inference_pb2.AnswerPart] = []
@@ -25,7 +26,11 @@ class AnswerMessage:
         self._texts: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self._answers or self._parts)
+        return bool(self._answers or self._parts or self._is_ending)
+
+    def end(self) -> None:
+        """Ask the client to close its side of the stream once its answers are over."""
+        self._is_ending = True
 
     def add(self, answer: int, response: inference_pb2.GenerateResponse) -> None:
         self._parts.append(inference_pb2.AnswerPart(answer=answer, response=response))
@@ -41,7 +46,7 @@ class AnswerMessage:
         self._texts.append(piece.text)
 
     def fail(self, answer: int, error: TwolaneError) -> None:
-        """The last of that answer."""
+        """Add the error that ends an answer."""
         status = to_status(error).SerializeToString()
         self._parts.append(inference_pb2.AnswerPart(answer=answer, status=status))
 
@@ -56,7 +61,8 @@ class AnswerMessage:
             counts=() if is_one_each else self._counts,
             token_ids=self._token_ids,
             texts=self._texts,
+            is_ending=self._is_ending,
         )
-        self._window_tokens = 0
+        self._window_tokens, self._is_ending = 0, False
         self._clear()
         return message

@@ -1,6 +1,7 @@
-"""The gRPC service that clients see, as thin as it can be.
+"""The gRPC service for clients, a thin layer over `Router`.
 
-A caller may ask for answers, and how its own are. All else is for operators, at a door of theirs.
+Clients can request answers and see the state of their own submissions. Everything else is for
+operators, at their own door.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from twolane.router.doors.multiplex import Multiplexed
 from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.doors.peer_door import cancel_here
 from twolane.router.limits import check_tenant
+from twolane.router.requests.trace_context import CALLED_BY, RESPONSE, TraceHeaders
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
 from twolane.rpc.handlers import streams, unary, unary_stream
@@ -29,18 +31,18 @@ MAX_SUBMISSION_IDS = 1000
 
 
 class Door:
-    """Clients come in here. Workers: `twolane.router.doors.worker_door`, operators:
-    `twolane.router.doors.admin_door`."""
+    """The door for clients. Workers use `twolane.router.doors.worker_door`, operators
+    `twolane.router.doors.admin.door`."""
 
     def __init__(self, router: Router, gate: Gate, peers: PeerCalls) -> None:
-        """`peers` asks the other routers, who may have what is named here."""
+        """`peers` calls the other routers, which may have the submission that a call names."""
         self._router = router
         self._peers = peers
         self._gate = gate
         self._streams: set[Multiplexed] = set()
 
     def end_streams(self) -> None:
-        """The router stops: streams of many answers take no more, and end with those they have."""
+        """The router is stopping: multiplexed streams end when their answers have ended."""
         for stream in self._streams:
             stream.end()
 
@@ -71,15 +73,26 @@ class Door:
 
     async def _generate(self, request: inference_pb2.GenerateRequest, context: Context) -> None:
         caller, time_left_s = self._gate.identity(context), context.time_remaining()
-        generating = self._router.generate(request, caller, time_left_s=time_left_s)
-        async with aclosing(generating) as answer:
-            async for response in answer:
-                await context.write(response)
+        self._note_trace(context)
+        opening = self._router.open(request, caller, time_left_s=time_left_s)
+        await self._answer(await opening, context)
 
     async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
         caller, time_left_s = self._gate.identity(context), context.time_remaining()
+        self._note_trace(context)
         opening = self._router.open_resumed(request, caller, time_left_s=time_left_s)
-        async with aclosing((await opening).responses()) as answer:
+        await self._answer(await opening, context)
+
+    def _note_trace(self, context: Context) -> None:
+        if self._router.traces.is_on:
+            CALLED_BY.set(TraceHeaders.of(context.invocation_metadata() or ()))
+
+    async def _answer(self, delivery: Delivery, context: Context) -> None:
+        async with aclosing(delivery.responses()) as answer:
+            trace = delivery.request.job.trace
+            # An operation of its own: only for callers that trace.
+            if trace is not None and CALLED_BY.get().parent:
+                await context.send_initial_metadata(((RESPONSE, trace.header),))
             async for response in answer:
                 await context.write(response)
 
@@ -93,12 +106,15 @@ class Door:
                 self._streams.discard(stream)
 
     async def _open_answer(self, context: Context, start: inference_pb2.AnswerStart) -> Delivery:
-        caller = self._gate.identity(context)  # each time: an API key may count no longer
+        # For each answer, because an API key may have been revoked.
+        caller = self._gate.identity(context)
+        CALLED_BY.set(TraceHeaders(start.traceparent, start.tracestate))
         if start.WhichOneof("call") == "resume":
             left_s = start.timeout_s or None
             return await self._router.open_resumed(start.resume, caller, time_left_s=left_s)
         alone = inference_pb2.GenerateRequest()
-        alone.CopyFrom(start.generate)  # else its prompt would keep all of this message
+        # A copy, so that its prompt does not keep the whole message alive.
+        alone.CopyFrom(start.generate)
         return await self._router.open(alone, caller, time_left_s=start.timeout_s or None)
 
     async def _cancel(
@@ -107,7 +123,7 @@ class Door:
         caller = self._gate.identity(context)
         check_tenant(request.tenant, caller)
         if bool(request.request_id) == bool(request.submission_id):
-            text = "name a request by request_id or by submission_id, one of the two"
+            text = "name a request either by request_id or by submission_id"
             raise InvalidRequestError(text, field="request_id")
         request.tenant = caller.tenant
         found = cancel_here(self._router, request) or await self._peers.cancel(request)

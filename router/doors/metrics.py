@@ -1,19 +1,22 @@
-"""Prometheus figures of one router, in a registry of its own.
+"""The Prometheus metrics of one router, in a registry of its own.
 
-Durations and tokens are counted as they happen; states and counters are read from the router when
-somebody looks.
+Durations and tokens are counted as they occur; states and counters are read from the router at each
+scrape.
 """
 
 from __future__ import annotations
 
 from collections import Counter as TallyCounter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from twolane.router.doors import vllm_names
+from twolane.router.doors.controller_figures import ControllerFigures, with_counts
 from twolane.router.doors.token_figures import TokenFigures
+from twolane.router.doors.vllm_names import Live
 from twolane.v1 import cluster_pb2
 
 PAGE_STATES = ("quarantined", "used", "pinned", "cached", "free")
@@ -22,30 +25,35 @@ _SECONDS = (
 )  # fmt: skip
 # counters of the status, by the part before the first dot: metric name, label, help
 _FAMILIES = {
-    "resumes": ("reason", "Attempts that failed and were made again"),
-    "dropped": ("reason", "Messages of workers that were not used"),
-    "refused": ("reason", "Requests refused, or turned away from the queue, with this error"),
-    "unauthenticated": ("method", "Calls by nobody: no credentials, or none that count"),
-    "denied": ("method", "Calls that the caller's role may not make"),
+    "resumes": ("reason", "Attempts that failed and were repeated"),
+    "dropped": ("reason", "Messages from workers that were not used"),
+    "refused": ("reason", "Requests refused, or evicted from the queue, with this error"),
+    "unauthenticated": ("method", "Calls without valid credentials"),
+    "denied": ("method", "Calls that the caller's role is not allowed to make"),
     "failed": ("reason", "Requests that ended with an error"),
+}
+# Shown as 0 before they occur: `rate` does not see a counter that begins at 1.
+_EXPECTED = {
+    "resumes": ("decode_worker_lost", "prefill_worker_lost", "preempted", "router_lost", "stalled"),
 }
 # fields of a tenant's status
 _OF_TENANTS = {
     "requests": "Requests of a tenant that were admitted",
     "refused": "Requests that a quota of their tenant refused",
-    "prompt_tokens": "Tokens of prompts that workers had, by tenant",
-    "output_tokens": "Tokens of answers, by tenant",
+    "prompt_tokens": "Prompt tokens that workers received, by tenant",
+    "output_tokens": "Output tokens, by tenant",
 }
 _PLAIN = {
-    "finished": "Requests that ended well",
+    "finished": "Requests that ended without error",
     "cancelled": "Requests cancelled by the client or an operator",
     "attempts": "Attempts made",
-    "retargets": "Transfers sent to another decode worker without computing them again",
+    "revision_changes": "Answers continued by another revision of the model, as theirs was lost",
+    "retargets": "Transfers repeated to another decode worker without recomputing the pages",
 }
 
 
 class RouterMetrics(Collector):
-    """An `Observer` for the dispatcher, and a collector for the endpoint."""
+    """A `DispatchObserver` that records metrics, and their collector."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -55,11 +63,18 @@ class RouterMetrics(Collector):
         self._request = self._histogram("request", "Arrival to the end of the answer", "outcome")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of admitted prompts")
         self._of_tokens = TokenFigures(_SECONDS)
+        self._live: Callable[[], Mapping[str, Live]] = dict
+        self._of_controller = ControllerFigures()
         self.registry.register(self)
 
-    def watch(self, look: Callable[[], cluster_pb2.GetClusterStatusResponse]) -> None:
-        """What `look` returns at each scrape is shown too: workers, states, counters."""
-        self._look = look
+    def watch(
+        self,
+        look: Callable[[], cluster_pb2.GetClusterStatusResponse],
+        live: Callable[[], Mapping[str, Live]] = dict,
+    ) -> None:
+        """Also show the workers, states and counters that `look` returns at each scrape, and the
+        requests of each model that `live` returns."""
+        self._look, self._live = look, live
 
     def admitted(self, model: str, n_prompt: int) -> None:
         self._prompt_tokens.labels(model).inc(n_prompt)
@@ -78,10 +93,13 @@ class RouterMetrics(Collector):
         self._request.labels(model, outcome).observe(duration_s)
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._of_tokens.collect()
+        of_tokens = list(self._of_tokens.collect())
+        yield from of_tokens
+        yield from vllm_names.renamed((*of_tokens, *self._counted()))
         if self._look is None:
             return
         status = self._look()
+        yield from vllm_names.gauges(status, self._live())
         yield from _workers(status)
         requests = GaugeMetricFamily(
             "twolane_router_requests", "Live requests by state", labels=("state",)
@@ -92,6 +110,12 @@ class RouterMetrics(Collector):
         yield from _counters(status)
         yield from _tenants(status)
         yield from _store(status)
+        yield from self._of_controller.collect(status)
+
+    def _counted(self) -> Iterable[Metric]:
+        """What the library's own classes count."""
+        for own in (self._first_token, self._request, self._queued, self._prompt_tokens):
+            yield from own.collect()
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(
@@ -132,18 +156,14 @@ def _counters(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
         )
     for name, (label, text) in _FAMILIES.items():
         family = CounterMetricFamily(f"twolane_router_{name}", text, labels=(label,))
-        for key, count in status.counters.items():
-            head, _, reason = key.partition(".")
-            if head == name:
-                family.add_metric((reason,), count)
-        yield family
+        yield with_counts(family, name, status.counters, _EXPECTED.get(name, ()))
 
 
 def _tenants(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
-    """By the hashes of their names, which the status tells to operators."""
+    """Tenants' metrics, labelled with hashes of their names; operators see both in the status."""
     live = GaugeMetricFamily(
         "twolane_router_tenant_live_requests",
-        "Requests of a tenant that wait or run",
+        "Waiting and running requests of a tenant",
         labels=("tenant",),
     )
     for tenant in status.tenants:
@@ -157,10 +177,10 @@ def _tenants(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
 
 
 def _store(status: cluster_pb2.GetClusterStatusResponse) -> Iterable[Metric]:
-    """Where routers share one."""
+    """The shared store's metrics, if there is one."""
     if status.HasField("store"):
         up = GaugeMetricFamily("twolane_store_up", "Whether the shared store answers")
         up.add_metric((), int(status.store.up))
         yield up
-        text = "Writes to the shared store that found no room in the queue"
+        text = "Writes to the shared store dropped because the queue was full"
         yield CounterMetricFamily("twolane_store_dropped", text, value=status.store.dropped)

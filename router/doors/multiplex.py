@@ -1,13 +1,13 @@
-"""Many answers of one client on one gRPC stream, one message for all that have news.
+"""Many answers of one client on one gRPC stream; one message has the news of all answers.
 
-    starts ──> router.open, a task each ──> deliveries ──on_news──> those with news ─┐
-    reads ───> windows                                                              ▼
+    starts ──> router.open, one task each ─> deliveries ──on_news──> those with news ┐
+    reads ───> windows                                                               ▼
     cancels                                     one writer: take of each, one message, write
 
-A token costs no task, no message and no call of gRPC's here; the message does, once for all. An
-answer that its client does not read stops at its window, and the others go on:
+A token costs no task, no message and no gRPC call of its own here; a message with the tokens of all
+answers does. An answer that its client does not read stops at its window, and the others continue:
 
-    OPENING ──> RUNNING <──> BLOCKED (its window is full, or the stream takes nothing) ──> over
+    OPENING ──> RUNNING <──> BLOCKED (its window is full, or the stream is stalled) ──> over
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from twolane.v1 import inference_pb2
 log = logging.getLogger(__name__)
 
 WINDOW_TOKENS = 1024
-_STALLED_S = 0.1  # a write that takes longer: the client reads nothing at all
-_IDLE_S = 300.0  # without an answer, then it ends
+_STALLED_S = 0.1  # after a longer write the stream is stalled: its client does not read
+_IDLE_S = 300.0  # a stream without answers is closed after this time
+# Of a router that stops: the client has this long to read what was written and to close its side.
+# If the router closed the stream first, a client that writes then would lose what it has not read.
+_CLOSE_S = 2.0
 
 Opener = Callable[[inference_pb2.AnswerStart], Awaitable[Delivery]]
 
 
 class _Answer:
-    """One of a stream's. Until it is admitted it has no delivery."""
+    """One answer of a stream. It has no delivery until it is admitted."""
 
     __slots__ = ("delivery", "is_blocked", "n_read", "n_sent", "opening")
 
@@ -54,7 +57,7 @@ class _Answer:
 
 
 class Multiplexed:
-    """One stream: `run` once. `open_answer` admits one request, or raises `TwolaneError`."""
+    """One stream. Call `run` once. `open_answer` admits one request, or raises `TwolaneError`."""
 
     def __init__(self, context: Context, gate: CallGate, open_answer: Opener) -> None:
         self._context = context
@@ -63,17 +66,18 @@ class Multiplexed:
         self._open_answer = open_answer
         self._answers: dict[int, _Answer] = {}
         self._highest = 0
-        self._news: dict[int, None] = {}  # running answers that may have something
+        self._news: dict[int, None] = {}  # running answers that may have something to send
         self._message = AnswerMessage(window_tokens=WINDOW_TOKENS)
         self._wake = asyncio.Event()
         self._is_stalled = False
-        self._has_ended = False  # the client's side, or ours
-        self._wrong: InvalidRequestError | None = None  # that the client does
+        self._is_closed = False  # by the client, which may still read
+        self._is_ending = False
+        self._wrong: InvalidRequestError | None = None  # the client's protocol error
         self._tasks = Background()
 
     async def run(self) -> None:
-        """Until the client has ended its side, or `end` was called, and every answer is over.
-        Raises `InvalidRequestError` for a client that does not keep to the protocol."""
+        """Run until the client has closed its side and every answer is over. Raises
+        `InvalidRequestError` if the client violates the protocol."""
         try:
             async with self._tasks:
                 self._tasks.start(self._read(), name="multiplexed-read")
@@ -85,18 +89,20 @@ class Multiplexed:
             raise self._wrong
 
     def end(self) -> None:
-        """Take no more answers: the stream ends with those that it has."""
-        self._has_ended = True
+        """The router is stopping: ask the client to close its side once its answers are over."""
+        self._is_ending = True
+        self._message.end()
         self._wake.set()
 
-    # What the client says
+    # Messages from the client.
 
     async def _read(self) -> None:
         try:
             await self._read_all()
         except InvalidRequestError as error:
-            self._wrong = error  # said after the write that is under way: gRPC wants one at a time
-        self.end()
+            self._wrong = error  # reported after the running write: gRPC allows one at a time
+        self._is_closed = True
+        self._wake.set()
 
     async def _read_all(self) -> None:
         while (request := await self._context.read()) is not EOF:
@@ -131,9 +137,9 @@ class Multiplexed:
         except TwolaneError as error:
             self._fail(number, error)
             return
-        except Exception:  # whatever it is, the others go on
-            log.exception("a bug of ours, met while a request was admitted: it alone fails")
-            self._fail(number, InternalError("a bug of twolane; the router's log has its trace"))
+        except Exception:  # any error ends only this answer
+            log.exception("a bug in twolane while a request was admitted: only this request fails")
+            self._fail(number, InternalError("a bug in twolane; the router's log has its trace"))
             return
         finally:
             answer.opening = None
@@ -148,7 +154,7 @@ class Multiplexed:
             answer.n_read = max(answer.n_read, n_tokens)
             self._block_or_not(number, answer)
 
-    # What it hears
+    # Messages to the client.
 
     def _on_news(self, number: int) -> None:
         self._news[number] = None
@@ -157,7 +163,7 @@ class Multiplexed:
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._wrong is None and (self._answers or self._message or not self._has_ended):
+        while self._wrong is None and (self._answers or self._message or not self._is_closed):
             if not self._wake.is_set() and not await self._wait():
                 return
             self._wake.clear()
@@ -173,19 +179,19 @@ class Multiplexed:
                 self._set_stalled(False)
 
     async def _wait(self) -> bool:
-        """For news; False: nothing was asked for long, and nothing runs."""
+        """Wait for news. False if the stream has had no answer for too long."""
         if self._answers:
             await self._wake.wait()
             return True
         try:
-            async with asyncio.timeout(_IDLE_S):
+            async with asyncio.timeout(_CLOSE_S if self._is_ending else _IDLE_S):
                 await self._wake.wait()
         except TimeoutError:
             return bool(self._answers)
         return True
 
     def _take(self) -> None:
-        """All that is new, into the message."""
+        """Add everything new to the message."""
         news, self._news = self._news, {}
         for number in news:
             answer = self._answers.get(number)
@@ -214,7 +220,7 @@ class Multiplexed:
         self._wake.set()
 
     def _forget(self, number: int) -> None:
-        """It is over, or its client wants no more of it."""
+        """Remove an answer that is over or cancelled."""
         answer = self._answers.pop(number)
         self._gate.leave(self._peer)
         if answer.opening is not None and answer.opening is not asyncio.current_task():
@@ -224,8 +230,8 @@ class Multiplexed:
         self._wake.set()
 
     def _set_stalled(self, is_stalled: bool) -> None:
-        """The stream takes nothing: no answer can be read, and each is bounded as if it stood on a
-        stream of its own."""
+        """Set whether the stream is stalled: then no answer can be read, and each is bounded as if
+        it had its own stream."""
         self._is_stalled = is_stalled
         for number, answer in list(self._answers.items()):
             self._block_or_not(number, answer)

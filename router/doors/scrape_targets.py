@@ -1,4 +1,4 @@
-"""Prometheus' HTTP service discovery: the metrics pages of a whole cluster, by one address.
+"""Prometheus' HTTP service discovery: the metrics pages of the whole cluster, at one address.
 
 scrape_configs:
   - job_name: twolane
@@ -19,8 +19,8 @@ _NAMES = {worker_pb2.ROLE_PREFILL: "prefill", worker_pb2.ROLE_DECODE: "decode"}
 
 
 def scrape_targets(status: cluster_pb2.GetClusterStatusResponse, asked_at: str) -> bytes:
-    """The router and its workers, in http_sd's JSON. `asked_at` is the host (and port) by which
-    the scraper has come: it stands for those that listen on every address."""
+    """The router and its workers, in http_sd's JSON. `asked_at` is the host (and port) that the
+    scraper has used: it replaces the address of processes that listen on every address."""
     router = _group(status.metrics_endpoint, asked_at, {"router": status.router_id})
     workers = (
         _group(

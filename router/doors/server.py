@@ -1,8 +1,8 @@
-"""A router on the network: two doors for clients (gRPC, HTTP), one for workers, one for operators;
-health, reflection, metrics.
+"""A router's network services: two doors for clients (gRPC, HTTP), one for workers, one for
+operators; health, reflection, metrics.
 
-Health of the inference service (and of "", the whole) is SERVING only while some model can be
-served; a load balancer that reads it sends clients elsewhere meanwhile.
+The health of the inference service (and of "", the whole server) is SERVING only while some model
+can be served, so that a load balancer sends clients elsewhere meanwhile.
 """
 
 from __future__ import annotations
@@ -19,22 +19,31 @@ from grpc_health.v1 import health_pb2
 
 from twolane.router.background import Background
 from twolane.router.config import RouterConfig, ServerConfig
-from twolane.router.doors.admin_door import ADMIN, AdminDoor, listen_at
+from twolane.router.doors.admin.door import ADMIN, AdminDoor, listen_at
+from twolane.router.doors.admin.looks import Looks
+from twolane.router.doors.admin.own import OwnLooks
+from twolane.router.doors.admin.pages import PagesOfWorkers
+from twolane.router.doors.admin.worker_calls import WorkerCalls
+from twolane.router.doors.console.routes import Console
 from twolane.router.doors.gates import Gates
 from twolane.router.doors.grpc_door import INFERENCE, Door
 from twolane.router.doors.http.app import make_app
+from twolane.router.doors.http.caller import HttpGates
 from twolane.router.doors.http.server import HttpServer
 from twolane.router.doors.metrics import RouterMetrics
 from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.doors.peer_door import PeerDoor
 from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
+from twolane.router.doors.vllm_names import Live
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
+from twolane.router.requests.traces import NO_TRACES, Traces
 from twolane.router.router import Router
 from twolane.router.store import LocalStore, Store, to_record
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.codec import TextCodec
 from twolane.rpc.call_gate import CallGate
+from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.listen import (
     IN_USE,
     ListenError,
@@ -45,18 +54,21 @@ from twolane.rpc.listen import (
     try_listen,
 )
 from twolane.rpc.metrics_http import Headers, MetricsEndpoint
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.shared_port import SharedPort
 from twolane.rpc.standard_services import Health, standard_handlers
 from twolane.security.access import METRICS_ROLES
+from twolane.security.console_tokens import ConsoleTokens
+from twolane.security.credentials import Protection
+from twolane.security.gate import Gate
 from twolane.security.key_file import KeyFile
 from twolane.v1 import cluster_pb2
 
 PUBLISH_S = 0.5  # health and metrics lag behind by this much
+NOT_SERVING_S = 0.05  # health, while there are too few workers
 
 
 class RouterServer:
-    """Use as an async context manager: serving inside, stopped with grace at the end.
+    """Use as an async context manager: it serves inside the block, and stops gracefully at the end.
 
     async with (
         GrpcDialer(server_config.credentials) as dialer,
@@ -75,30 +87,36 @@ class RouterServer:
         *,
         keys: KeyFile | None = None,
         store: Store | None = None,
+        traces: Traces = NO_TRACES,
     ) -> None:
-        """`store` is what other routers share with this one. `keys` tells whose an API key is, and
-        is read again when it changes. Without it, clients beyond this machine show certificates.
+        """`store` is the store shared with other routers. `keys` is the file of API keys, which is
+        reread when it changes. Without it, clients on other machines must present certificates.
         Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
         limits_of = no_limits if keys is None else keys.limits
-        store = store or LocalStore()
+        store = LocalStore() if store is None else store
         self.router = Router(
-            config, dialer, text, observer=self.metrics, limits_of=limits_of, store=store
-        )
+            config, dialer, text,
+            observer=self.metrics, limits_of=limits_of, store=store, traces=traces,
+        )  # fmt: skip
         self._keys = keys
         self._store = store
         self.port = 0
         self.worker_port = 0
+        self.admin_port = 0
         self.metrics_port = 0
         self.http_port = 0
         self._config = server_config
-        self.gates = Gates(server_config, None if keys is None else keys.identity)
+        self._console = ConsoleTokens(server_config.credentials.secret)
+        self.gates = Gates(server_config, None if keys is None else keys.identity, self._console)
         self._health = Health()
+        self._http: HttpServer | None = None
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
         self._peers = PeerCalls(self.router, server_config.credentials)
-        self._http_refused: Counter[str] = Counter()  # the HTTP door's own
-        self.metrics.watch(self._look)
+        self._own = OwnLooks(self.router, server_config.credentials.tls)
+        self._http_refused: Counter[str] = Counter()  # refused by the HTTP door itself
+        self.metrics.watch(self._look, self._live)
 
     @property
     def address(self) -> str:
@@ -125,6 +143,12 @@ class RouterServer:
         """unix:PATH of the door for operators; empty if there is none."""
         return f"unix:{self._config.admin_socket}" if self._config.admin_socket else ""
 
+    @property
+    def admin_port_address(self) -> str:
+        """host:port of the listener for operators and viewers; empty if there is none."""
+        host = self._config.advertise_host or self._config.bind_host
+        return join(host, self.admin_port) if self.admin_port else ""
+
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             if self._config.metrics_port is not None:
@@ -139,10 +163,10 @@ class RouterServer:
                 await metrics.start()
             await stack.enter_async_context(self.router)
             worker_door = self._open_worker_door(stack)
-            server = self._make_door()
-            http = self._open_http()
+            server = self._door = self._make_door()
+            self._http = self._open_http()
             door, gate = Door(self.router, self.gates.clients, self._peers), self._calls
-            stack.push_async_callback(self._stop_doors, server, door, http)
+            stack.push_async_callback(self._stop_doors, door)
             server.add_handlers(door.handlers(gate))
             server.add_handlers(standard_handlers(self._health, (INFERENCE,), gate))
             config = self._config
@@ -154,13 +178,15 @@ class RouterServer:
                 ports=config.ports,
                 certificate=ssl.CERT_OPTIONAL if self.gates.has_keys else ssl.CERT_REQUIRED,
             )
-            await self._open_admin_door(stack)
             self._tell_address()
-            await worker_door.start()  # sessions say where the other doors are
+            await self._open_admin_doors(stack)
+            await worker_door.start()  # later, because sessions announce the other doors
             await self._publish()
             await server.start()
             background = await stack.enter_async_context(Background())
             background.start(self._publish_forever(), name="publish")
+            most = config.grpc.connections_per_peer
+            background.start(server.bound_peers(most), name="bound peers")
             self._stack = stack.pop_all()
         return self
 
@@ -171,6 +197,9 @@ class RouterServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+        await self._door.leave_port()
+        if self._http is not None and self._config.shares_ports:
+            await self._http.leave_port()
         self.router.stop_accepting()
         await self._stack.__aexit__(kind, error, trace)
 
@@ -191,7 +220,7 @@ class RouterServer:
         )
 
     def _tell_address(self) -> None:
-        """To the other routers, for their clients."""
+        """Announce this router's address to the other routers, for their clients."""
         config, address = self._config, self.router.address
         host = config.host
         if is_unspecified(bare(host)):
@@ -201,9 +230,9 @@ class RouterServer:
         address.http_endpoint = join(host, self.http_port) if self.http_port else ""
         self._store.introduce(to_record(address))
 
-    def _whole_look(self) -> cluster_pb2.GetClusterStatusResponse:
-        """For operators: this router's all."""
-        status = self.router.status()
+    def _whole_look(self, with_requests: bool) -> cluster_pb2.GetClusterStatusResponse:
+        """This router's complete status, for operators."""
+        status = self.router.status(with_requests=with_requests)
         status.http_endpoint = self.http_address
         status.metrics_endpoint = self.metrics_address
         status.insecure_listeners.extend(self.gates.insecure_listeners())
@@ -214,38 +243,59 @@ class RouterServer:
         server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
         server.add_generic_rpc_handlers((WorkerDoor(self.router, gate).handler(),))
-        server.add_generic_rpc_handlers((PeerDoor(self.router, self._whole_look).handler(),))
+        server.add_generic_rpc_handlers(
+            (PeerDoor(self.router, self._whole_look, self._own).handler(),)
+        )
         self.worker_port = config.credentials.bind(
             server, config.bind_host, config.worker_port, "--worker-port", ports=config.ports
         )
         return server
 
-    async def _open_admin_door(self, stack: AsyncExitStack) -> None:
-        path = self._config.admin_socket
-        if not path:
-            return
-        server = grpc.aio.server(
-            interceptors=[self.gates.operators], options=INTERNAL_SERVER_OPTIONS
-        )
+    async def _open_admin_doors(self, stack: AsyncExitStack) -> None:
+        """The socket, and the port, where they are wanted."""
+        config = self._config
+        if config.admin_socket:
+            server = self._admin_server(stack, self.gates.operators)
+            try:
+                listen_at(server, config.admin_socket)
+            except (RuntimeError, OSError) as error:
+                where = f"{config.admin_socket} (--admin-socket)"
+                raise ListenError(f"cannot listen on {where}: {error}") from error
+            await server.start()
+        if config.admin_port is not None:
+            server = self._admin_server(stack, self.gates.admin_port)
+            self.admin_port = config.credentials.bind(
+                server, config.bind_host, config.admin_port, "--admin-port", ports=config.ports
+            )
+            await server.start()
+
+    def _admin_server(self, stack: AsyncExitStack, gate: Gate) -> grpc.aio.Server:
+        server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
         stack.push_async_callback(server.stop, None)
-        door = AdminDoor(self.router, self._whole_look, self._peers)
+        workers = WorkerCalls(self._config.credentials)
+        look, peers, own = self._whole_look, self._peers, self._own
+        url = f"{self._http_scheme()}://{self.router.address.http_endpoint}/console"
+        door = AdminDoor(
+            self.router, look, peers, own, workers, gate,
+            console=self._console,
+            console_url=url if self.http_port else "",
+        )  # fmt: skip
         server.add_generic_rpc_handlers((door.handler(),))
         server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
-        try:
-            listen_at(server, path)
-        except (RuntimeError, OSError) as error:
-            raise ListenError(f"cannot listen on {path} (--admin-socket): {error}") from error
-        await server.start()
+        return server
 
     def _open_http(self) -> HttpServer | None:
         config = self._config
         if config.http is None:
             return None
-        app = make_app(self.router, config.http)
+        pages = PagesOfWorkers(self.router, WorkerCalls(config.credentials))
+        looks = Looks(self.router, self._whole_look, self._peers, self._own, pages)
+        app = make_app(self.router, config.http, Console(looks).routes)
+        gates = HttpGates(self.gates.clients, self.gates.console)
         max_bytes = self.router.config.limits.message_bytes
-        may = ssl.CERT_OPTIONAL  # a client may show a key instead
+        may = ssl.CERT_OPTIONAL  # a client may present an API key instead
         tls = config.credentials.ssl_context(config.host, "--host", certificate=may)
-        http = HttpServer(app, config.http, self.gates.clients, max_bytes=max_bytes, tls=tls)
+        http = HttpServer(app, config.http, gates, max_bytes=max_bytes, tls=tls)
         self._http_refused = http.refused
         self.http_port = bind_port(
             lambda port: http.open(bare(config.host), port, shares_port=config.shares_ports),
@@ -253,26 +303,25 @@ class RouterServer:
         )  # fmt: skip
         return http
 
-    async def _stop_doors(self, server: SharedPort, door: Door, http: HttpServer | None) -> None:
-        """New calls are refused; running ones go on at other routers, or get the grace, at both
-        doors the same one."""
+    def _http_scheme(self) -> str:
+        config = self._config
+        is_tls = config.credentials.protection(config.host, "--host") is Protection.TLS
+        return "https" if is_tls else "http"
+
+    async def _stop_doors(self, door: Door) -> None:
+        """Let running calls continue at other routers, or within a grace period, which is the same
+        at both doors."""
         await self._health.enter_graceful_shutdown()
         door.end_streams()
         grace_s = self._config.stop_grace_s
-
-        async def stop_grpc() -> None:
-            begun = asyncio.get_running_loop().time()
-            await self.router.hand_over(grace_s)
-            took_s = asyncio.get_running_loop().time() - begun
-            await server.stop(max(0.0, grace_s - took_s))
-
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(stop_grpc())
-            if http is not None:
-                tasks.create_task(http.stop(grace_s, self.router.end_answers))
+            tasks.create_task(self._door.stop(grace_s))
+            tasks.create_task(self.router.hand_over(grace_s))
+            if self._http is not None:
+                tasks.create_task(self._http.stop(grace_s, self.router.end_answers))
 
     def _look(self) -> cluster_pb2.GetClusterStatusResponse:
-        """For the metrics: everything but single requests."""
+        """The status without single requests, for the metrics."""
         status = self.router.status(with_requests=False)
         status.metrics_endpoint = self.metrics_address
         for reason, n in self.gates.refused().items():
@@ -282,15 +331,22 @@ class RouterServer:
                 status.counters[f"refused.{reason}"] += n
         return status
 
+    def _live(self) -> dict[str, Live]:
+        counts = self.router.operations.requests.n_by_model()
+        return {model: Live(*count) for model, count in counts.items()}
+
     def _targets(self, headers: Headers) -> tuple[bytes, str]:
         return scrape_targets(self._look(), headers.get("host", "")), "application/json"
 
     async def _publish_forever(self) -> None:
         while True:
-            await asyncio.sleep(PUBLISH_S)
+            await asyncio.sleep(PUBLISH_S if self.router.can_serve() else NOT_SERVING_S)
             if self._keys is not None:
                 ended = await asyncio.to_thread(self._keys.refresh)
-                self.router.end_of_keys(ended)
+                self.router.operations.end_of_keys(ended)
+            others = self.router.known.others(asyncio.get_running_loop().time())
+            self.router.operations.changes.note_routers([its.router_id for its in others])
+            self.router.operations.changes.note_store(self._store.health)
             await self._publish()
 
     async def _publish(self) -> None:
@@ -303,8 +359,9 @@ class RouterServer:
 
 
 def _bind(metrics: MetricsEndpoint, config: ServerConfig) -> int:
-    """Returns the port: the one asked for, or another if that is in use. Scrapers find it by the
-    router's targets and its status, and a router that serves is worth more than its page's port."""
+    """Bind the metrics endpoint, at another port if the configured one is in use, and return the
+    port. A serving router matters more than the port of its metrics, which scrapers find through
+    the router's targets and status."""
     assert config.metrics_port is not None
     host = bare(config.host)
     is_taken = config.metrics_port and try_listen(host, config.metrics_port) == IN_USE

@@ -1,7 +1,7 @@
-"""Figures that every token of every answer changes: counted in place, shown when somebody looks.
+"""Metrics that every token of every answer changes: counted in plain numbers, exported at a scrape.
 
-A histogram of prometheus_client takes a lock and walks its buckets each time, which is a tenth of
-what a token costs a router.
+A prometheus_client histogram takes a lock and iterates over its buckets at each observation, which
+is a tenth of a token's cost at a router.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class _OfModel:
 
 
 class TokenFigures:
-    """By model: tokens, and the gaps between them in buckets up to `bounds_s` and beyond."""
+    """By model: the number of tokens, and a histogram of the gaps between them with the bounds
+    `bounds_s`."""
 
     def __init__(self, bounds_s: Sequence[float]) -> None:
         self._bounds_s = bounds_s
         self._of: dict[str, _OfModel] = {}
 
     def token(self, model: str, gap_s: float | None) -> None:
-        """One more; no gap: the first of its answer."""
+        """Count a token. `gap_s` is None for the first of an answer."""
         figures = self._of.get(model)
         if figures is None:
             figures = self._of[model] = _OfModel(len(self._bounds_s) + 1)
@@ -42,7 +43,7 @@ class TokenFigures:
     def collect(self) -> Iterable[Metric]:
         gaps = HistogramMetricFamily(
             "twolane_router_gap_seconds",
-            "Between two tokens of an answer, at the door",
+            "Time between two tokens of an answer, at the door",
             labels=("model",),
         )
         tokens = CounterMetricFamily(

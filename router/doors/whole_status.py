@@ -1,4 +1,4 @@
-"""The status of a cluster of several routers, of which each tells its part."""
+"""Merges the status reports of several routers into the status of the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twolane.v1 import cluster_pb2, worker_pb2
 def router_status(
     address: worker_pb2.RouterAddress, status: cluster_pb2.GetClusterStatusResponse
 ) -> cluster_pb2.RouterStatus:
-    """What is told of a router beside what is summed."""
+    """The part of a router's status that is shown per router, not summed."""
     return cluster_pb2.RouterStatus(
         address=address,
         uptime_s=status.uptime_s,
@@ -20,8 +20,8 @@ def router_status(
 def add_status(
     whole: cluster_pb2.GetClusterStatusResponse, part: cluster_pb2.GetClusterStatusResponse
 ) -> None:
-    """Add another router's `part`: requests and counters are its own; workers are the same ones, of
-    which each router knows what it has given them."""
+    """Add another router's `part`. Requests and counters are added; workers are the same ones, and
+    each router knows only the load that it has assigned to them."""
     whole.requests.extend(part.requests)
     for state, n in part.requests_by_state.items():
         whole.requests_by_state[state] += n

@@ -1,4 +1,4 @@
-"""The gRPC service for workers, agents and controllers, at a listener of its own."""
+"""The gRPC service for workers, agents and controllers, at its own listener."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ OFF = "C"  # class of proof: the host was switched off
 
 
 class WorkerDoor:
-    """Callers here are believed: a worker gets requests, a proof of death frees pages. `gate` is
-    that of its server."""
+    """Callers here are trusted: a worker gets requests, and a proof of death frees pages. `gate` is
+    the gate of its server."""
 
     def __init__(self, router: Router, gate: Gate) -> None:
         self._router = router
@@ -69,7 +69,7 @@ class WorkerDoor:
             raise InvalidRequestError("epoch is 0; name an incarnation", field="epoch")
         caller = self._gate.identity(context)
         try:
-            self._router.report_gone(request.epoch, host=_host_of_proof(caller, request))
+            self._router.operations.report_gone(request.epoch, host=_host_of_proof(caller, request))
         except ForeignEpochError as error:
             raise PermissionDeniedError(str(error)) from error
         log.info(
@@ -81,10 +81,8 @@ class WorkerDoor:
         self, request: cluster_pb2.SuperviseRequest, context: Context
     ) -> cluster_pb2.SuperviseResponse:
         now = asyncio.get_running_loop().time()
-        self._router.hosts.note(request.hosts, now)
         self._router.known.hear(request.routers, now)
-        status = self._router.status(with_requests=False)
-        return cluster_pb2.SuperviseResponse(workers=status.workers)
+        return self._router.operations.supervise(request)
 
     def _log(self, epoch: int, error: Exception) -> None:
         n = self._log_rate.take(epoch, asyncio.get_running_loop().time())
@@ -93,21 +91,22 @@ class WorkerDoor:
 
 
 def _host_of_proof(caller: Identity, request: cluster_pb2.ReportGoneRequest) -> str | None:
-    """The host whose epochs this caller's word counts for; None: any. An agent speaks for its own
-    host; a controller, of hosts that were switched off. Raises `PermissionDeniedError`."""
+    """The host whose epochs the caller may report; None: any. An agent may report only its own
+    host's, a controller only those of hosts that were switched off. Raises
+    `PermissionDeniedError`."""
     if caller.role is Role.AGENT:  # guard: an agent's host
         return caller.name
     if caller.role is Role.CONTROLLER and request.proof_class != OFF:  # guard: a controller's proof
         raise PermissionDeniedError(
-            f"{caller} reports a proof of class {request.proof_class or 'none'}: a controller has "
-            "those of class C, the others are an agent's to report"
+            f"{caller} reports a proof of class {request.proof_class or 'none'}: a controller may "
+            "report only class C; agents report the others"
         )
     return request.host or None if request.proof_class != OFF else None
 
 
 def check_endpoint(endpoint: str, caller: str) -> None:
-    """Refuse a worker of another host that we could not dial: `caller` is its address as gRPC
-    writes it (ipv4:10.0.0.7:4711)."""
+    """Refuse a worker on another host that announces an address which we cannot dial. `caller` is
+    its address in gRPC's form (ipv4:10.0.0.7:4711). Raises `InvalidRequestError`."""
     kind, _, address = unquote(caller).partition(":")
     if not kind.startswith("ip") or is_loopback(host_of(address)):
         return
@@ -120,7 +119,7 @@ def check_endpoint(endpoint: str, caller: str) -> None:
 
 
 def _check_name(request: cluster_pb2.AnnounceRequest, caller: Identity) -> None:
-    """A worker speaks for itself alone."""
+    """Refuse a worker that announces another worker. Raises `PermissionDeniedError`."""
     worker_id = request.worker.worker_id
     if caller.role is Role.WORKER and caller.name != worker_id:  # guard: worker name
         raise PermissionDeniedError(
@@ -130,7 +129,7 @@ def _check_name(request: cluster_pb2.AnnounceRequest, caller: Identity) -> None:
 
 
 def _check_announce(request: cluster_pb2.AnnounceRequest) -> None:
-    """A worker that announces nonsense must not get requests."""
+    """Refuse an invalid announce. Raises `InvalidRequestError`."""
     worker = request.worker
     for name, value in (
         ("worker.worker_id", worker.worker_id),

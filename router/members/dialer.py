@@ -1,4 +1,4 @@
-"""Workers reached over gRPC."""
+"""Dials workers over gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from twolane.v1 import worker_pb2, worker_pb2_grpc
 
 
 class GrpcDialer:
-    """One fresh channel a dial, closed when its link is over: no backoff outlives a worker.
+    """Uses a new channel for each dial and closes it when its link is over, so that no reconnect
+    backoff outlives a worker.
 
     async with GrpcDialer(credentials) as dialer:
         link = await dialer.dial_worker(address)

@@ -1,16 +1,16 @@
 """One incarnation of a worker, as a router sees it.
 
-                 session opened            its load says so, or an operator
+                 session opened            by its load report, or an operator
     JOINING ───────────────────> ALIVE <──────────────────────────> DRAINING
        │                          │  ^                                │  │
        │           broken, silent,│  │ heard again                    │  │
        │           a step is late v  │                                │  │
        │                        SUSPECT <─────────────────────────────┘  │
        └───────────────────────────┴──> GONE <───────────────────────────┘
-                        left, another epoch, proof, or too long unheard
+                        left, another epoch, proof, or silent for too long
 
-Only ALIVE gets new work. SUSPECT is no proof of anything: what it may still write to stays closed
-at the workers; the router merely looks for another place.
+Only ALIVE members get new work. SUSPECT proves nothing: workers keep the pages that it may still
+write in quarantine; the router only resumes its requests elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 from twolane.lifecycle import Lifecycle
+from twolane.router.members.drain_wish import DrainWish
 from twolane.router.members.worker_view import PageOrigin
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -44,22 +45,23 @@ MEMBER_MOVES: Mapping[MemberState, frozenset[MemberState]] = {
 
 
 class Member:
-    """See the module's docstring. Changed by `Membership` only."""
+    """See the module's docstring. Only `Membership` changes it."""
 
     def __init__(self, announce: cluster_pb2.AnnounceRequest, now: float) -> None:
-        self.announce = announce  # the latest: roles may flip on a live engine
+        self.announce = announce  # the latest one, with the roles that it has now
         self.life = Lifecycle(S.JOINING, MEMBER_MOVES)
         self.load = worker_pb2.LoadReport()
         self.is_open = False  # a session is open: commands can be sent
         self.was_refused = False  # the last dial failed
-        self.drain_wanted: worker_pb2.Drain | None = None  # by an operator; None: nobody has said
-        self.heard = 0  # the number of the last message of its session
-        self.confirmed = 0  # the last of them that it knows to be heard
+        # An operator's command, until the worker has carried it out.
+        self.wish: DrainWish | None = None
+        self.heard = 0  # the number of the last message received in its session
+        self.confirmed = 0  # the number of the last message whose receipt we have confirmed
         self.last_heard = now
-        self.last_given = 0  # the number of the latest prompt that it was given
+        self.last_given = 0  # the number of the latest prompt assigned to it
         self.gone_at: float | None = None
-        # (submission id, attempt): since when, oldest first. A link that breaks loses what was
-        # under way, so they are all said again when the next one opens
+        # When each (submission id, attempt) was cancelled, oldest first. A broken link loses
+        # messages in flight, so all cancels are sent again when the next session opens.
         self.cancels: dict[tuple[str, int], float] = {}
 
     def note_cancel(self, submission_id: str, attempt: int, now: float) -> None:
@@ -67,8 +69,8 @@ class Member:
         self.cancels[submission_id, attempt] = now
 
     def forget_cancels(self, now: float) -> None:
-        """Those that have arrived, or whose rows the worker has given up meanwhile: nobody has
-        listened to them for so long."""
+        """Remove old cancels: they have arrived, or the worker has dropped the rows because their
+        owner was silent for so long."""
         while self.cancels:
             key, noted = next(iter(self.cancels.items()))
             if now - noted < CANCEL_MEMORY_S:
@@ -76,19 +78,25 @@ class Member:
             del self.cancels[key]
 
     def keeps_its_name(self, now: float, suspicion_s: float) -> bool:
-        """Whether a newcomer of the same worker id is refused: this one was heard lately, and its
-        session is open, or being opened."""
+        """Whether another worker of the same id is refused: this one was heard recently, and its
+        session is open or being opened."""
         is_there = self.is_open or (self.state is S.JOINING and not self.was_refused)
         return is_there and self.state is not S.GONE and now - self.last_heard <= suspicion_s
 
     @property
-    def is_to_drain(self) -> bool:
-        """As far as this router was told by an operator."""
-        return self.drain_wanted is not None and self.drain_wanted.enabled
+    def is_drained(self) -> bool:
+        """Whether operators want it to drain, as far as this router knows. (A stopping worker
+        drains, too, but its successor does not.)"""
+        return self.wish.enabled if self.wish is not None else self.load.HasField("drain")
+
+    @property
+    def drains(self) -> bool:
+        """Whether it takes no new rows, now or soon."""
+        return self.load.draining or (self.wish is not None and self.wish.enabled)
 
     @property
     def is_stuck(self) -> bool:
-        """Its latest report said that a step is late: its engine seems to hang."""
+        """Whether its latest report has a late step: its engine seems to hang."""
         return self.load.step_age_s > self.load.step_bound_s > 0
 
     @property
@@ -105,7 +113,7 @@ class Member:
 
     @property
     def giver(self) -> PageOrigin:
-        """As whose its pages go to others."""
+        """What decides which workers its pages can be sent to."""
         told = self.announce
         return PageOrigin(told.fingerprint, told.layout, tuple(told.makes_dtypes))
 
@@ -113,9 +121,19 @@ class Member:
     def prefills(self) -> bool:
         return worker_pb2.ROLE_PREFILL in self.announce.roles
 
+    def with_its_roles(self, announce: cluster_pb2.AnnounceRequest) -> cluster_pb2.AnnounceRequest:
+        """The announce with the roles of its latest load report, which an announce that was under
+        way does not have; `announce` itself if these are its roles."""
+        if not self.load.roles or self.load.roles == announce.roles:
+            return announce
+        current = cluster_pb2.AnnounceRequest()
+        current.CopyFrom(announce)
+        current.roles[:] = self.load.roles
+        return current
+
     @property
     def role_names(self) -> list[str]:
-        """For people."""
+        """The roles as text, for logs and status."""
         return ["prefill"] * self.prefills + ["decode"] * self.decodes
 
     @property

@@ -1,27 +1,28 @@
-"""Who is in the cluster: announces, sessions, silence, drains.
+"""The workers of the cluster: announces, sessions, silence, drains.
 
-Members are kept by epoch. A new epoch of the same worker_id ends the old one for dispatch when its
-session opens: an announce may come late, and be of a process that is gone. While the old one is
-heard, a newcomer of its name is refused. An epoch that was
-replaced, or proven gone, never comes back. No clock here: `now` is given.
+Members are kept by epoch. When the session of a new epoch opens, the old epoch of that worker_id is
+GONE; the announce is not enough, as it may arrive late, from a process that has ended. While the
+old one is heard, a new worker with its id is refused. An epoch that was replaced or proven gone
+never comes back. This module reads no clock: the caller passes `now`.
 
-What follows from a change is told once, when it happens: epochs that `changed`, members that
-`take_lost`, epochs that `take_gone`. Silence is looked for when it may have lasted long enough. So
-nothing here walks all members, but for what follows from a first, a changed or a last announce.
+Each change is reported once, when it happens: epochs in `changed`, members by `take_lost`, epochs
+by `take_gone`. A member is checked for silence only when it may have been silent for long enough.
+So nothing here iterates over all members, except after a first, a changed or a last announce.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from twolane.errors import InvalidRequestError, OverloadedError
 from twolane.router.config import MembershipConfig
 from twolane.router.lazy_heap import LazyHeap
+from twolane.router.members.drain_wish import DrainWish
 from twolane.router.members.member import Member, MemberState
-from twolane.router.members.model import ModelFacts, feeds, model_facts
+from twolane.router.members.model import ModelFacts, can_pair, model_facts
 from twolane.v1 import cluster_pb2, worker_pb2
 
 log = logging.getLogger(__name__)
@@ -29,14 +30,15 @@ log = logging.getLogger(__name__)
 S = MemberState
 MAX_RETIRED = 4096
 PROOF_MEMORY_S = 600.0
+LEAVES = "it leaves"  # why a worker is gone that has said so itself
 
 
 class NameTakenError(Exception):
-    """Another worker of that id is alive, and keeps the name."""
+    """Another worker with that id is alive and keeps the id."""
 
 
 class ForeignEpochError(Exception):
-    """An agent has reported an incarnation of another host."""
+    """An agent has reported an incarnation that belongs to another host."""
 
 
 class RetiredEpochError(Exception):
@@ -44,22 +46,24 @@ class RetiredEpochError(Exception):
 
 
 class Membership:
-    """Answers who is there and who is lost. Holds no connection."""
+    """Knows which workers are alive, and which are lost. Holds no connection."""
 
     def __init__(self, config: MembershipConfig) -> None:
-        self.changed: set[int] = set()  # emptied by who keeps something of members
-        self._config = config
+        self.changed: set[int] = set()  # epochs; the reader that caches members empties it
+        self.on_move: Callable[[Member, str], None] = lambda member, why: None
+        self.config = config
         self._members: dict[int, Member] = {}
         self._of_worker: dict[str, dict[int, None]] = {}  # epochs by worker_id, in order
         self._models: tuple[ModelFacts, ...] | None = None  # until facts change
         self._servable: set[str] | None = None  # until facts or a state change
-        self._looks: LazyHeap[int] = LazyHeap()  # epochs by when silence may have lasted
+        self._looks: LazyHeap[int] = LazyHeap()  # epochs by the time of their next check
         self._lost: list[Member] = []
         self._gone: list[int] = []
-        # with the host whose agent said so of an epoch that nobody had announced
+        # Replaced or dead epochs, with the host if its agent reported an epoch that nobody had
+        # announced.
         self._retired: OrderedDict[int, str | None] = OrderedDict()
-        # epochs of which no process runs, and since when that is known, oldest first: what they may
-        # have been writing to is freed at workers that hear of it, if only with their next session
+        # When each epoch was proven dead, oldest first. Workers that learn of it free the pages
+        # that it may have been writing; some learn of it only with their next session.
         self.proofs: dict[int, float] = {}
 
     def __iter__(self) -> Iterator[Member]:
@@ -69,48 +73,46 @@ class Membership:
         return self._members.get(epoch)
 
     def worker_id(self, epoch: int) -> str:
-        """For people; empty where nobody knows it any more."""
+        """The worker's id, for logs and status; empty if the epoch is not known any more."""
         member = self._members.get(epoch)
         return member.worker_id if member is not None else ""
 
     def announce(self, announce: cluster_pb2.AnnounceRequest, now: float) -> Member | None:
-        """A worker says that it exists. Returns the member if a session must be dialled for it.
+        """Handle a worker's announce. Returns the member if the caller must open a session to it.
 
-        Raises `NameTakenError` while another of its id is alive, `RetiredEpochError`,
-        `InvalidRequestError` for an epoch of another worker, and `OverloadedError` beyond
-        `most_members`.
+        Raises `NameTakenError` while another worker with its id is alive, `RetiredEpochError`,
+        `InvalidRequestError` for an epoch of another worker, and `OverloadedError` if there are
+        `most_members` already.
         """
         epoch, worker_id = announce.worker.epoch, announce.worker.worker_id
         member = self._members.get(epoch)
         if member is not None and member.worker_id != worker_id:
-            text = f"epoch {epoch:016x} is that of {member.worker_id}, not of {worker_id}"
+            text = f"epoch {epoch:016x} belongs to {member.worker_id}, not to {worker_id}"
             raise InvalidRequestError(text, field="worker.worker_id")
         if announce.leaving:
             if member is not None:
-                self._end(member, now, "it leaves", logging.INFO)
+                self._end(member, now, LEAVES, logging.INFO)
             return None
         self._check_claim(announce)
         if epoch in self._retired:  # guard: retired epoch
             raise RetiredEpochError(
-                f"epoch {epoch:016x} of {worker_id} was replaced, or reported dead: start it again"
+                f"epoch {epoch:016x} of {worker_id} was replaced, or reported dead: restart it"
             )
         if member is not None and member.state is not S.GONE:
-            if member.announce != announce:
-                member.announce = announce
-                self._note_facts(epoch)
+            self._announced(member, announce)
             return None
         self._check_name(worker_id, epoch, now)
-        if len(self._members) >= self._config.most_members:  # guard: members
-            text = f"there are {len(self._members)} workers, at most {self._config.most_members}"
-            raise OverloadedError(text, retry_after_s=self._config.forget_after_s)
+        if len(self._members) >= self.config.most_members:  # guard: members
+            text = f"there are {len(self._members)} workers, at most {self.config.most_members}"
+            raise OverloadedError(text, retry_after_s=self.config.forget_after_s)
         former = self._of_worker.setdefault(worker_id, {})
         member = Member(announce, now)
-        if former:  # a worker that is drained and starts again is drained
-            member.drain_wanted = self._members[next(reversed(former))].drain_wanted
+        if former and self._members[next(reversed(former))].is_drained:
+            member.wish = DrainWish(enabled=True)  # a restart does not end a drain
         former[epoch] = None
         self._members[epoch] = member
         self._note_facts(epoch)
-        self._looks.put(epoch, now + self._config.suspicion_s)
+        self._looks.put(epoch, now + self.config.suspicion_s)
         log.info(
             "worker %s announces itself: %s, epoch %016x, model %s, at %s",
             worker_id,
@@ -121,19 +123,26 @@ class Membership:
         )
         return member
 
+    def _announced(self, member: Member, announce: cluster_pb2.AnnounceRequest) -> None:
+        announce = member.with_its_roles(announce)
+        if member.announce != announce:
+            member.announce = announce
+            self._note_facts(member.epoch)
+
     def _check_name(self, worker_id: str, epoch: int, now: float) -> None:
-        """Raises `NameTakenError` if a newcomer of that id must not have it."""
+        """Raise `NameTakenError` if another live worker keeps that id."""
         for other in [self._members[e] for e in self._of_worker.get(worker_id, ()) if e != epoch]:
-            if other.keeps_its_name(now, self._config.suspicion_s):  # guard: live name
+            if other.keeps_its_name(now, self.config.suspicion_s):  # guard: live name
                 raise NameTakenError(
                     f"worker {worker_id} is alive at {other.announce.worker.endpoint} (epoch "
                     f"{other.epoch:016x}) and keeps its name: choose another --worker-id"
                 )
 
     def opened(self, epoch: int, now: float) -> None:
-        """A session is open: the worker of that epoch answered. Others of its name are former ones,
-        or it was started twice: an announce alone does not tell, as one may come late. Of one that
-        is gone it means nothing: its dial is about to be called off."""
+        """A session is open: the worker of that epoch has answered. Other epochs of its id are
+        retired: they are former incarnations, or the worker was started twice. Only a session shows
+        that, because announces may arrive late. Does nothing for a member that is gone, whose dial
+        is about to be cancelled."""
         member = self._members[epoch]
         if member.state is S.GONE:  # guard: gone member
             return
@@ -146,13 +155,13 @@ class Membership:
         self.heard(epoch, None, now)
 
     def broken(self, epoch: int) -> None:
-        """The session is over. Whether the worker is, the next dial will tell."""
+        """The session is over. The next dial shows whether the worker still runs."""
         member = self._members[epoch]
         member.is_open = False
         self._suspect(member, "its session broke")
 
     def refused(self, epoch: int) -> None:
-        """A dial failed: nobody there, or another epoch."""
+        """A dial failed: nobody answered, or another epoch did."""
         member = self._members[epoch]
         member.was_refused = True
         self._suspect(member, "nobody answers there")
@@ -160,7 +169,7 @@ class Membership:
             self._lost.append(member)
 
     def heard(self, epoch: int, load: worker_pb2.LoadReport | None, now: float) -> None:
-        """Any message of a session; `load` if it carried a report."""
+        """A message has arrived in the session; `load` is its report, if it had one."""
         member = self._members[epoch]
         if member.state is S.GONE:
             return
@@ -168,18 +177,21 @@ class Membership:
         if load is not None and load != member.load:
             member.load = load
             self.changed.add(epoch)
+            self._announced(member, member.announce)
+            if member.wish is not None and member.wish.is_settled(load):
+                member.wish = None
         if member.is_stuck:
             self._suspect(member, "its step does not end")
             self._lost.append(member)
             return
-        wanted = S.DRAINING if member.is_to_drain or member.load.draining else S.ALIVE
+        wanted = S.DRAINING if member.drains else S.ALIVE
         if member.is_open and member.state is not wanted:
             self._advance(member, wanted, "its session is open")
-            self._looks.put(epoch, now + self._config.suspicion_s)
+            self._looks.put(epoch, now + self.config.suspicion_s)
 
     def named(self, worker_id: str) -> Member | None:
-        """The incarnation that is not gone, the one with a session if there are two. None if there
-        is no such worker."""
+        """The worker's incarnation that is not gone; if there are two, the one with a session. None
+        if there is no such worker."""
         ours = [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]
         here = [member for member in ours if member.state is not S.GONE]
         return max(here, key=lambda member: member.is_open, default=None)
@@ -194,23 +206,31 @@ class Membership:
     def drain(
         self, worker_id: str, *, undo: bool = False, hand_over: bool = False
     ) -> Member | None:
-        """No new work for this worker, or again. Returns as `named`."""
-        wish = worker_pb2.Drain(enabled=not undo, hand_over=hand_over and not undo)
+        """Give this worker no new work, or with `undo` give it work again. Returns as `named`."""
         for member in [self._members[epoch] for epoch in self._of_worker.get(worker_id, ())]:
             if member.state is not S.GONE:
-                member.drain_wanted = wish
+                member.wish = DrainWish.make(
+                    member.wish, member.load, undo=undo, hand_over=hand_over
+                )
                 if undo:
-                    # until its next report says the same
+                    # until its next report confirms it
                     member.load.draining = False
                 wanted = S.ALIVE if undo else S.DRAINING
                 if member.state in (S.ALIVE, S.DRAINING) and member.state is not wanted:
-                    self._advance(member, wanted, "an operator wants it")
+                    self._advance(member, wanted, "an operator or its controller wants it")
         return self.named(worker_id)
 
+    def forget_drain(self, worker_id: str, ended: int) -> None:
+        """The drain of epoch `ended`, and of those that have ended, is not inherited by the next
+        worker of that name."""
+        for epoch in self._of_worker.get(worker_id, ()):
+            if epoch == ended or self._members[epoch].state is S.GONE:
+                self._members[epoch].wish = DrainWish(enabled=False)
+
     def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
-        """The proof that no process of this epoch runs. With a `host` it is the word of its agent,
-        which counts for what that host has announced, or for what nobody has announced yet: then
-        until another host does. Raises `ForeignEpochError`."""
+        """Record the proof that no process of this epoch runs. With `host`, the report is from that
+        host's agent. It holds for workers that announced that host, and for epochs that nobody has
+        announced, until another host announces them. Raises `ForeignEpochError`."""
         its = self._members.get(epoch)
         if host is not None and its is not None and its.announce.host != host:  # guard: own host
             raise ForeignEpochError(
@@ -227,34 +247,34 @@ class Membership:
             self._end(member, now, "its process is gone")
 
     def tick(self, now: float) -> None:
-        """Look at those that may have been silent for long enough."""
+        """Check the members that may have been silent for long enough."""
         while self.proofs and now - next(iter(self.proofs.values())) >= PROOF_MEMORY_S:
             del self.proofs[next(iter(self.proofs))]
         for epoch in self._looks.take_up_to(now):
             self._look(self._members[epoch], now)
 
     def take_lost(self) -> list[Member]:
-        """Members of which `is_lost` has become true since the last call."""
+        """The members for which `is_lost` has become true since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def take_gone(self) -> list[int]:
-        """Epochs that have ended since the last call. One may have come back meanwhile."""
+        """The epochs that have ended since the last call. One of them may have come back
+        meanwhile."""
         gone, self._gone = self._gone, []
         return gone
 
     def is_lost(self, member: Member, now: float) -> bool:
-        """Whether what runs there must be looked after elsewhere: silent for too long, nobody
-        answers the dial, a step of it is late, or gone. A session that broke a moment ago is not
-        enough."""
+        """Whether its requests must be resumed elsewhere: it is gone, was silent for too long, did
+        not answer a dial, or has a late step. A session that broke a moment ago is not enough."""
         if member.state is S.SUSPECT:
             if member.was_refused or member.is_stuck:
                 return True
-            return now - member.last_heard > self._config.suspicion_s
+            return now - member.last_heard > self.config.suspicion_s
         return member.state is S.GONE
 
     def servable_models(self) -> set[str]:
-        """Models that have an alive worker of each role, of which one can feed the other."""
+        """Models with an alive worker of each role, whose pages can go from one to the other."""
         if self._servable is None:
             kinds = {
                 _Kind.of(member): member.announce for member in self if member.state is S.ALIVE
@@ -264,15 +284,14 @@ class Membership:
                 for kind, giver in kinds.items()
                 if kind.prefills
                 and any(
-                    taker.decodes and _can_feed(giver, announce)
-                    for taker, announce in kinds.items()
+                    taker.decodes and can_pair(giver, announce) for taker, announce in kinds.items()
                 )
             }
         return self._servable
 
     def models(self) -> tuple[ModelFacts, ...]:
-        """Every model that has workers of both roles. Workers that are gone count only for a model
-        that has no others: it may come back."""
+        """Every model that has workers of both roles. Workers that are gone count only if the model
+        has no others, as they may come back."""
         if self._models is None:
             found = {}
             everyone = [member.announce for member in self]
@@ -285,8 +304,8 @@ class Membership:
         return self._models
 
     def _look(self, member: Member, now: float) -> None:
-        """Once it was time to. Says when it will be again."""
-        config = self._config
+        """Check one member for silence, and schedule its next check."""
+        config = self.config
         member.forget_cancels(now)
         silent_s = now - member.last_heard
         if member.gone_at is not None:
@@ -318,7 +337,7 @@ class Membership:
             member.cancels.clear()
             self._lost.append(member)
             self._gone.append(member.epoch)
-            self._looks.put(member.epoch, now + self._config.forget_after_s)
+            self._looks.put(member.epoch, now + self.config.forget_after_s)
 
     def _forget(self, member: Member) -> None:
         del self._members[member.epoch]
@@ -331,25 +350,26 @@ class Membership:
     def _advance(
         self, member: Member, to: MemberState, why: str, level: int = logging.INFO
     ) -> None:
-        """Every move of a member's life is made here, and logged."""
+        """Change a member's state and log it. All changes are made here."""
         member.life.advance(to)
         name = to.name.lower()
         log.log(level, "worker %s (%016x) is %s: %s", member.worker_id, member.epoch, name, why)
+        self.on_move(member, why)
         self._servable = None
         self.changed.add(member.epoch)
 
     def _note_facts(self, epoch: int) -> None:
-        """What an announce says has changed, or whose announces count."""
+        """An announce has changed, or which announces count."""
         self._models = self._servable = None
         self.changed.add(epoch)
 
     def _check_claim(self, announce: cluster_pb2.AnnounceRequest) -> None:
-        """An agent's word on an epoch that nobody knew does not hold for another host's worker."""
+        """Drop an agent's report of an unknown epoch if another host now announces that epoch."""
         epoch = announce.worker.epoch
         claimed_by = self._retired.get(epoch)
         if claimed_by is not None and claimed_by != announce.host:
             log.error(
-                "the agent of %s reported %s of %s gone, which announces itself",
+                "the agent of %s reported %s of %s gone, but the worker announces itself",
                 claimed_by, announce.worker.worker_id, announce.host or "no host",
             )  # fmt: skip
             del self._retired[epoch]
@@ -362,7 +382,7 @@ class Membership:
 
 
 class _Kind(NamedTuple):
-    """Members that can be paired with the same ones."""
+    """Members of one kind can be paired with the same members."""
 
     model: str
     fingerprint: str
@@ -377,8 +397,3 @@ class _Kind(NamedTuple):
         makes = tuple(told.makes_dtypes)
         roles = member.prefills, member.decodes
         return cls(told.model, told.fingerprint, told.layout, makes, *roles)
-
-
-def _can_feed(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:
-    is_same = (prefill.model, prefill.fingerprint) == (decode.model, decode.fingerprint)
-    return is_same and feeds(prefill, decode)

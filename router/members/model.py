@@ -1,4 +1,4 @@
-"""What the workers of a model have said about it."""
+"""The bounds of a model, from its workers' announces."""
 
 from __future__ import annotations
 
@@ -23,37 +23,39 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest worker of each role. Pages move among workers of one fingerprint alone, and from
-    layouts to layouts that can be made of them, so a request must fit a pair of such."""
+    """The largest worker of each role. Pages move only between workers with the same fingerprint,
+    to layouts into which they can be converted, so a request must fit one such pair."""
 
     prefill: Pool
     decode: Pool
 
     @property
     def n_tokens(self) -> int:
-        """The longest prompt and answer together. The decode worker holds all of them; to resume
-        shortly before the end, a prefill worker computes all but the last again."""
+        """The maximum length of prompt and answer together. The decode worker holds all of these
+        tokens; if the answer is resumed just before its end, a prefill worker recomputes all but
+        the last."""
         return min(self.prefill.n_tokens + 1, self.decode.n_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The bounds of one model: what fits somewhere (pages) and everywhere (context)."""
+    """The bounds of one model: the pages of the largest pair of workers, and the context that all
+    workers have."""
 
     name: str
-    fingerprint: str  # of the worker heard last; during an upgrade there may be two
+    fingerprint: str  # of the last worker; during an upgrade there may be two
     vocab_size: int
     max_context_tokens: int
-    room: Room  # of the fingerprint that has most
+    room: Room  # of the fingerprint with the most
 
 
 def pages_for(n_tokens: int, page_tokens: int) -> int:
-    """Pages that hold `n_tokens`."""
+    """The number of pages that hold `n_tokens`."""
     return -(-n_tokens // page_tokens)
 
 
 def model_facts(name: str, announces: Iterable[cluster_pb2.AnnounceRequest]) -> ModelFacts | None:
-    """Facts of the model `name`, or None if no fingerprint of it has workers of both roles among
+    """The facts of model `name`; None if none of its fingerprints has workers of both roles among
     `announces`."""
     workers = [announce for announce in announces if announce.model == name]
     by_fingerprint: dict[str, list[cluster_pb2.AnnounceRequest]] = {}
@@ -72,8 +74,9 @@ def model_facts(name: str, announces: Iterable[cluster_pb2.AnnounceRequest]) -> 
 
 
 def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
-    """As `twolane.router.dispatch.policy` places: where every prefill worker decodes too, one takes
-    both sides. Pairs are looked for among kinds of workers: those of one layout feed alike."""
+    """The largest pair, by the rules of `twolane.router.dispatch.policy`: if every prefill worker
+    also decodes, one of them takes both sides. Only the largest worker of each kind is tried,
+    because workers with equal layouts can be paired alike."""
     prefill = [a for a in group if worker_pb2.ROLE_PREFILL in a.roles]
     decode = [a for a in group if worker_pb2.ROLE_DECODE in a.roles]
     if prefill and all(worker_pb2.ROLE_DECODE in a.roles for a in prefill):
@@ -88,7 +91,7 @@ def _room(group: Sequence[cluster_pb2.AnnounceRequest]) -> Room | None:
 def _largest_by_kind(
     workers: Iterable[cluster_pb2.AnnounceRequest],
 ) -> dict[tuple[str, ...], cluster_pb2.AnnounceRequest]:
-    """Of each layout, and of those that make the same of it, the one with the largest pool."""
+    """The worker with the largest pool for each layout and set of dtypes that it can convert to."""
     largest: dict[tuple[str, ...], cluster_pb2.AnnounceRequest] = {}
     for worker in workers:
         kind = (worker.layout, *worker.makes_dtypes)
@@ -103,8 +106,14 @@ def _n_tokens(worker: cluster_pb2.AnnounceRequest) -> int:
 
 
 def feeds(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:
-    """Whether the pages of one can become pages of the other; both have one fingerprint."""
+    """Whether pages can go from `prefill` to `decode`, which have the same fingerprint."""
     return can_feed(prefill.layout, decode.layout, tuple(prefill.makes_dtypes))
+
+
+def can_pair(prefill: cluster_pb2.AnnounceRequest, decode: cluster_pb2.AnnounceRequest) -> bool:
+    """Whether pages can go from `prefill` to `decode`, and mean the same there."""
+    is_same = (prefill.model, prefill.fingerprint) == (decode.model, decode.fingerprint)
+    return is_same and feeds(prefill, decode)
 
 
 def _largest(group: Iterable[cluster_pb2.AnnounceRequest]) -> Pool:

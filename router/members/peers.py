@@ -1,4 +1,5 @@
-"""The routers of the cluster, as workers tell of them: each has said to a worker who it is."""
+"""The routers of the cluster, as reported by workers: each router introduces itself to the
+workers."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from collections.abc import Iterable
 
 from twolane.v1 import worker_pb2
 
-FORGET_S = 5.0  # a router that no worker has named for so long is gone
+FORGET_S = 5.0  # a router that no worker has reported for this long is gone
 MOST_ROUTERS = 256
 
 
 class Peers:
-    """By router id; of two incarnations the one that was named last."""
+    """The known routers by id; of two incarnations, the one that was reported last."""
 
     def __init__(self, own: worker_pb2.RouterAddress) -> None:
         self._own = own
@@ -20,7 +21,8 @@ class Peers:
     def note(
         self, routers: Iterable[worker_pb2.RouterAddress], now: float
     ) -> list[worker_pb2.RouterAddress]:
-        """A worker has named these. Returns all that are known, ourselves included."""
+        """Record the routers that a worker has reported. Returns all known routers, this one
+        included."""
         self._forget(now)
         for router in routers:
             is_known = router.router_id in self._named
@@ -30,8 +32,8 @@ class Peers:
         return [self._own, *(router for _, router in self._named.values())]
 
     def client_doors(self) -> list[str]:
-        """host:port of the gRPC doors of the others, as of the last word of a worker, then of our
-        own."""
+        """host:port of the clients' gRPC doors: the other routers' as last reported, and this
+        router's last."""
         known = [*(router for _, router in self._named.values()), self._own]
         return [router.grpc_endpoint for router in known if router.grpc_endpoint]
 

@@ -1,8 +1,8 @@
-"""The router's end of one session with one worker: dial, open, listen, dial again.
+"""The router's end of the session with one worker: dial, open, receive, redial.
 
 dial ── Open{epoch} ──> Opened ──> messages … ──> broken ──> dial (at once)
   ^                        │                                     │
-  └──── backoff <── refused (nobody there, another epoch, no answer in time)
+  └──── backoff <── refused (nobody answers, another epoch, no answer in time)
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from twolane.v1 import worker_pb2
 log = logging.getLogger(__name__)
 
 WorkerLink = Link[worker_pb2.SessionRequest, worker_pb2.SessionResponse]
-STABLE_S = 1.0  # the first redial is at once; the next wait longer, unless one held so long
+# The first redial is immediate; each further one waits longer, unless a session lasted this long.
+STABLE_S = 1.0
 
 
 class WorkerDialer(Protocol):
-    """How a worker is reached."""
+    """How the router connects to a worker."""
 
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> WorkerLink:
-        """A link to the worker's Session. Raises `LinkBrokenError` if it cannot be had; may also
-        return one that breaks at the first receive."""
+        """Open a link to the worker's Session. Raises `LinkBrokenError` if that fails; may also
+        return a link that breaks at the first receive."""
         ...
 
 
 class SessionListener(Protocol):
-    """Who wants to know; called on the event loop."""
+    """Receives a session's events, on the event loop."""
 
     def session_opened(self, epoch: int, first: worker_pb2.SessionResponse) -> None: ...
 
@@ -43,7 +44,7 @@ class SessionListener(Protocol):
 
 
 class WorkerSession:
-    """Runs until cancelled. `link` is there while the session is open."""
+    """Keeps a session to one worker until cancelled. `link` is set while the session is open."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class WorkerSession:
         self.link: WorkerLink | None = None
         self._told_why = ""
         self._address = address
-        self._router = router  # whose doors may be opened yet
+        self._router = router  # its addresses may be set later, when its doors are open
         self._config = config
         self._dialer = dialer
         self._listener = listener
@@ -88,7 +89,7 @@ class WorkerSession:
         )
 
     async def _one_session(self) -> bool:
-        """Returns, when it is over, whether it was ever open."""
+        """Run one session until it is over. Returns whether it was ever open."""
         is_open = False
         link: WorkerLink | None = None
         try:
@@ -113,7 +114,8 @@ class WorkerSession:
                 link.close()
 
     def _tell_why(self, error: Exception, *, is_open: bool) -> None:
-        """Log why a session cannot be had: another router of our id, a worker that is not there."""
+        """Log why there is no session, such as another router with our id, or a worker that does
+        not answer."""
         why = str(error) or "no answer in time"
         if not is_open and why != self._told_why:
             self._told_why = why

@@ -1,4 +1,4 @@
-"""The sessions to workers: one for each incarnation that is a member."""
+"""The sessions to workers: one for each member."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twolane.v1 import worker_pb2
 
 
 class WorkerSessions:
-    """By epoch. They run in `tasks`, and tell `listener`."""
+    """The sessions by epoch. They run in `tasks`, and report to `listener`."""
 
     def __init__(
         self,
@@ -32,31 +32,32 @@ class WorkerSessions:
         self._sessions: dict[int, tuple[WorkerSession, asyncio.Task[None]]] = {}
 
     def open(self, worker: worker_pb2.WorkerAddress) -> None:
-        """Dial it until `close`; not twice: this epoch may have been out of sight meanwhile."""
+        """Start a session that redials until `close`, unless this epoch has one already."""
         self.close(worker.epoch)
         session = WorkerSession(worker, self._router, self._config, self._dialer, self._listener)
         task = self._tasks.start(session.run(), name=f"session-{worker.epoch:x}")
         self._sessions[worker.epoch] = session, task
 
     def close(self, epoch: int) -> None:
-        """May be called for one that is not there."""
+        """End the session. Does nothing if there is none."""
         if epoch in self._sessions:
             _, task = self._sessions.pop(epoch)
             task.cancel()
 
     def close_gone(self, members: Membership) -> None:
-        """Those of members that are no more."""
+        """End the sessions of epochs that are not members any more."""
         for epoch in members.take_gone():
             member = members.get(epoch)
             if member is None or member.state is MemberState.GONE:
                 self.close(epoch)
 
     def send(self, epoch: int, command: worker_pb2.SessionRequest) -> None:
-        """Lost where no session is open: the dispatcher asks again when it is back."""
+        """Send a command. It is lost if the session is not open: the dispatcher sends again when it
+        is."""
         link = self._sessions[epoch][0].link if epoch in self._sessions else None
         if link is None:
             return
         try:
             link.send(command)
         except LinkBrokenError:
-            return  # its receiver learns of it too, and tells
+            return  # the session's receiver sees the break, too, and reports it

@@ -1,1 +1,1 @@
-"""One request's life: attempts, answer, ledger."""
+"""The state of one request: attempts, answer, ledger."""

@@ -1,10 +1,11 @@
-"""What workers know of a submission, put together: the attempt that counts, and the answer so far.
+"""Merges what workers know about a submission: the attempt that counts, and the answer so far.
 
      prefill worker    attempt 1   token 0
      decode worker     attempt 1   tokens 0, 1, 2, 3        ──> attempt 2: tokens 0 to 5
      decode worker 2   attempt 2   given 0 to 3, tokens 4, 5
 
-The highest attempt counts: it was given what the client had of all before it. Pure functions.
+The highest attempt counts: it was given the tokens of all attempts before it. These are pure
+functions.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class KnownToken:
     token_id: int
     finish_reason: sampling_pb2.FinishReason = GOES_ON
     logprobs: Logprobs | None = None
-    role: worker_pb2.Role = worker_pb2.ROLE_UNSPECIFIED  # that told it; unset: it was given
+    # Of the worker that reported it; unset: it was given with the attempt.
+    role: worker_pb2.Role = worker_pb2.ROLE_UNSPECIFIED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,11 +38,12 @@ class KnownAttempt:
     decode_epoch: int
     sides: Mapping[int, worker_pb2.AdoptedAttempt]  # by epoch of the worker
     tokens: list[KnownToken] = field(default_factory=list)  # of the answer, from index 0
-    others: list[tuple[int, int]] = field(default_factory=list)  # that run on: epoch, number
+    # Attempts that still run: epoch, number.
+    others: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def first_index(self) -> int:
-        """Of the token that its prefill worker samples."""
+        """The index of the token that its prefill worker samples."""
         return len(self.assign.token_ids) - self.assign.n_prompt
 
     @property
@@ -51,21 +54,21 @@ class KnownAttempt:
 
     @property
     def is_cancelled(self) -> bool:
-        """Its router had given it up."""
+        """Whether its former router had cancelled it."""
         return any(side.is_cancelled for side in self.sides.values())
 
     def events(self) -> Iterator[worker_pb2.RowEvent]:
-        """The latest of each side and role."""
+        """The latest event of each side and role."""
         for side in self.sides.values():
             yield from side.events
 
     def has_logprobs_from(self, index: int) -> bool:
-        """Whether all known tokens from there on have them."""
+        """Whether all known tokens from `index` on have log-probabilities."""
         return all(token.logprobs is not None for token in self.tokens[index:])
 
 
 def newest(answers: Mapping[int, worker_pb2.Adopted]) -> KnownAttempt | None:
-    """The attempt that counts, of what each worker has answered; None: there is none."""
+    """The attempt that counts, from the answers of all workers; None if there is none."""
     everything = [(epoch, a) for epoch, answer in answers.items() for a in answer.attempts]
     if not everything:
         return None
@@ -85,7 +88,7 @@ def newest(answers: Mapping[int, worker_pb2.Adopted]) -> KnownAttempt | None:
 
 
 def _tokens(known: KnownAttempt) -> list[KnownToken]:
-    """Up to the first that is missing, or that two workers disagree about."""
+    """The tokens before the first one that is missing, or on which two workers disagree."""
     told: dict[int, KnownToken] = {}
     disputed: set[int] = set()
     for side in known.sides.values():

@@ -1,5 +1,5 @@
-"""One answer as it grows: tokens in index order, their text, stop strings, what the client has not
-been sent yet.
+"""One answer as it grows: tokens in index order, their text, stop strings, and the part not yet
+sent to the client.
 
     events of the workers ──> add ──> tokens (kept: a resume needs them)
                                 └───> text ──> stop strings ──> unsent ──> take ──> one piece
@@ -27,7 +27,7 @@ class Answer:
         self.tokens: list[int] = []
         self._text = None if detokenizer is None else AnswerText(detokenizer, stops, min_tokens)
         self._n_sent = 0
-        self._skip_bytes = 0  # of the text that follows: the client has them
+        self._skip_bytes = 0  # of the following text, which the client has already
         self._logprobs: dict[int, Logprobs] = {}  # of unsent tokens, by index
 
     def add(
@@ -36,10 +36,10 @@ class Answer:
         finish_reason: sampling_pb2.FinishReason = GOES_ON,
         logprobs: Logprobs | None = None,
     ) -> bool:
-        """Take the next token.
+        """Add the next token.
 
-        Returns whether a stop string is complete: then the answer has ended with this token.
-        The text of a token that ended the answer by its id is not part of the answer.
+        Returns whether a stop string is complete, so that the answer ends with this token. The text
+        of a token that ended the answer by its id is not part of the answer.
         """
         if logprobs is not None:
             self._logprobs[len(self.tokens)] = logprobs
@@ -53,8 +53,8 @@ class Answer:
         )
 
     def skip(self, n_tokens: int, n_text_bytes: int) -> None:
-        """The client has so many of its first tokens, which are here, and so much text, in UTF-8.
-        To be called before the first `take`."""
+        """Do not send the first `n_tokens`, which are here, and the first `n_text_bytes` of UTF-8
+        text: the client has them. Call it before the first `take`."""
         assert n_tokens <= len(self.tokens)
         self._n_sent, self._skip_bytes = n_tokens, n_text_bytes
         for index in [index for index in self._logprobs if index < n_tokens]:
@@ -66,7 +66,7 @@ class Answer:
             self._text.end()
 
     def take(self) -> Piece | None:
-        """Everything unsent, as one piece; None if there is nothing."""
+        """Take everything unsent, as one piece; None if there is nothing."""
         text = self._take_text()
         first, self._n_sent = self._n_sent, len(self.tokens)
         if first == self._n_sent and not text:

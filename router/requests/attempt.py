@@ -9,7 +9,7 @@
                   └──── JOINED, HANDED_OVER or a token of D
 
 PLACED    both sides are assigned; the row belongs to P.
-JUDGING   P is lost; D was asked whether all pages landed.
+JUDGING   P is lost; the router waits for D to report whether all pages have landed.
 MOVING    this attempt took over the pages of the one before it; P has not confirmed yet.
 DECODING  the row belongs to D; P does not matter any more.
 OVER      its events are dropped.
@@ -83,29 +83,31 @@ class Attempt:
         prefill_pages: int = 0,
     ) -> None:
         self.key = key
-        self.row = row  # under which workers send its tokens
+        self.row = row  # the row number under which workers send its tokens
         self.prefill_epoch = prefill_epoch
         self.decode_epoch = decode_epoch
         self.n_tokens = n_tokens  # assigned: prompt and answer so far
-        self.first_index = first_index  # of the answer: the token that P samples
+        self.first_index = first_index  # index in the answer of the token that P samples
         self.growth_tokens = growth_tokens
         self.page_tokens = page_tokens  # of the decode worker
-        self.promised_tokens = n_tokens + growth_tokens  # room there; grows with the row
-        # that the prompt takes at P from the rows that P decodes, until D has it; 0: P decodes none
+        self.promised_tokens = n_tokens + growth_tokens  # room at D; grows with the row
+        # Pages at P that the prompt takes from rows that P decodes, until D has the row; 0 if P
+        # decodes none.
         self.prefill_pages = prefill_pages
         self.life = Lifecycle(S.MOVING if moved_from else S.PLACED, ATTEMPT_MOVES)
-        # of earlier attempts, under which P may still speak of this row
+        # Numbers of earlier attempts, under which P may still send events of this row.
         self.prefill_numbers: tuple[int, ...] = (
             (*moved_from.prefill_numbers, moved_from.key.attempt) if moved_from else ()
         )
-        # of the same attempts
+        # Row numbers of the same attempts.
         self.prefill_rows: tuple[int, ...] = (
             (*moved_from.prefill_rows, moved_from.row) if moved_from else ()
         )
-        self.due: float | None = None  # JUDGING, MOVING: then it has failed
-        self.gap_due: float | None = None  # events were asked for again; then it has failed
+        self.due: float | None = None  # JUDGING, MOVING: when it counts as failed
+        # Missing events were requested again; when it counts as failed.
+        self.gap_due: float | None = None
         self.wants_move = False  # P said UNPLACED
-        self.ended_roles: set[int] = set()  # sides that have sent their final figures
+        self.ended_roles: set[int] = set()  # roles whose workers have sent their final figures
         self.last_news = now
         self.placed = now
 
@@ -121,6 +123,12 @@ class Attempt:
     def is_over(self) -> bool:
         return self.life.state is S.OVER
 
+    def postpone(self, by_s: float, now: float, most_s: float) -> None:
+        """Let all that is due be due so much later, `most_s` from now at the latest."""
+        self.due = later(self.due, by_s, now + most_s)
+        self.gap_due = later(self.gap_due, by_s, now + most_s)
+        self.last_news = min(now, self.last_news + by_s)
+
     def epochs(self) -> tuple[int, ...]:
         """The workers that have this attempt, each once."""
         if self.is_colocated:
@@ -128,9 +136,10 @@ class Attempt:
         return self.prefill_epoch, self.decode_epoch
 
     def role_of(self, key: worker_pb2.AttemptKey, epoch: int, role: int) -> int | None:
-        """As whom a worker may speak of this attempt under `key`: a role, or None: not at all.
+        """The role in which a worker may send events of this attempt under `key`; None if it may
+        not.
 
-        An event that names no role is taken for the only one that fits.
+        An event without a role gets the only role that fits.
         """
         is_mine = key.attempt == self.key.attempt  # guard: old attempt
         may_prefill = epoch == self.prefill_epoch and (
@@ -143,7 +152,7 @@ class Attempt:
         return None
 
     def may_tell(self, row: int, epoch: int, role: int) -> bool:
-        """Whether a worker may tell tokens of this attempt under `row`, one of `rows`."""
+        """Whether a worker may send tokens of this attempt under `row`, one of `rows`."""
         if role == worker_pb2.ROLE_DECODE:
             return row == self.row and epoch == self.decode_epoch
         return role == worker_pb2.ROLE_PREFILL and epoch == self.prefill_epoch
@@ -153,9 +162,16 @@ class Attempt:
         """Every row number under which tokens may still arrive."""
         return (*self.prefill_rows, self.row)
 
-    def set_decoding(self) -> None:
-        """D has the row. May be called again."""
-        if self.life.can_advance(S.DECODING):
+    def set_decoding(self) -> bool:
+        """D has the row. May be called again. Returns whether that is news."""
+        is_news = self.life.can_advance(S.DECODING)
+        if is_news:
             self.life.advance(S.DECODING)
             self.due = None
             self.wants_move = False
+        return is_news
+
+
+def later(due: float | None, by_s: float, latest: float) -> float | None:
+    """What is due later than that anyway stays as it is."""
+    return None if due is None else max(due, min(due + by_s, latest))

@@ -1,4 +1,4 @@
-"""Where a request's time went: by the router's own clock, and as workers measured on theirs."""
+"""Where a request's time went, measured by the router and the workers, each on its own clock."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _SUMMED = (
 
 @dataclass(slots=True)
 class Timeline:
-    """Moments of one request, seconds of the router's clock, and figures by (attempt, role)."""
+    """The times of one request, in seconds of the router's clock, and workers' figures by (attempt,
+    role)."""
 
     arrived: float
     dispatched: float | None = None  # the first time
     first_token: float | None = None
     last_token: float | None = None
-    gap_s: float = 0.0  # between the last two
+    gap_s: float = 0.0  # between the last two tokens
+    steps_from: float | None = None  # the token from which steps are counted
+    n_steps: int = 0  # tokens since
     figures: dict[tuple[int, int], worker_pb2.RowFigures] = field(default_factory=dict)
 
     def note_token(self, now: float) -> float | None:
@@ -36,10 +39,26 @@ class Timeline:
         if before is None:
             return None
         self.gap_s = now - before
+        if self.steps_from is None:
+            self.steps_from, self.n_steps = now, 0
+        else:
+            self.n_steps += 1
         return self.gap_s
 
+    def moved(self) -> None:
+        """The last token is the first of an attempt: before the next one its pages travel."""
+        self.steps_from = None
+
+    @property
+    def step_s(self) -> float:
+        """How long a step of its decode worker takes: the mean gap of the present attempt, even if
+        tokens came late and together. 0: not known."""
+        if self.steps_from is None or self.last_token is None or not self.n_steps:
+            return 0.0
+        return (self.last_token - self.steps_from) / self.n_steps
+
     def note_figures(self, attempt: int, role: int, figures: worker_pb2.RowFigures) -> None:
-        """A worker's latest figures of its side of an attempt replace its earlier ones."""
+        """Record a worker's figures for its role in an attempt; they replace its earlier ones."""
         self.figures[attempt, role] = figures
 
 
@@ -53,8 +72,8 @@ def make_ledger(
     prefill_worker: str,
     decode_worker: str,
 ) -> sampling_pb2.Ledger:
-    """Times and bytes are summed over all attempts: they were spent. `cached_tokens` is that of
-    the last attempt that told."""
+    """Make the ledger. Times and bytes are summed over all attempts, because all were spent.
+    `cached_tokens` is from the last attempt that reported it."""
     ledger = sampling_pb2.Ledger(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,

@@ -1,4 +1,5 @@
-"""What of an answer goes to its client at once: tokens, their text, and at the end why it ended."""
+"""The part of an answer that is sent to the client in one message: tokens, their text, and the
+finish reason at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from twolane.v1 import inference_pb2, sampling_pb2
 
 
 class Piece(NamedTuple):
-    """`text` may belong to earlier tokens, and lag behind these. `logprobs` are by index, where
-    they were asked for; reason and ledger are on the last piece."""
+    """`text` may lag behind the tokens, and belong to earlier ones. `logprobs` are by index, if
+    requested. Only the last piece has a finish reason and a ledger."""
 
     first_index: int = 0
     token_ids: Sequence[int] = ()
@@ -19,7 +20,7 @@ class Piece(NamedTuple):
     logprobs: Mapping[int, Logprobs] = {}
     finish_reason: sampling_pb2.FinishReason = GOES_ON
     ledger: sampling_pb2.Ledger | None = None
-    moved_to: Sequence[str] = ()  # the doors where the answer goes on, if not here
+    moved_to: Sequence[str] = ()  # the clients' doors at which the answer continues, if not here
 
     def to_response(self) -> inference_pb2.GenerateResponse:
         response = inference_pb2.GenerateResponse(

@@ -1,17 +1,17 @@
-"""One request, from the door to its one end.
+"""One request, from its arrival to its only end.
 
     QUEUED ────> RUNNING ────────────> ENDING ────> FINISHED
-      │           │    ^                 │            the last token is out, the ledger too
+      │           │    ^                 │            the last token and the ledger were sent
       │           v    │                 │
       │         RESUMING                 │
       └───────────┴────────┬─────────────┴────────> FAILED     one typed error
                            └──────────────────────> CANCELLED  by the client, or an operator
 
-QUEUED    admitted; no worker has it. One that comes from another router begins as RUNNING, if its
-          rows were found, or as RESUMING.
+QUEUED    admitted; no worker has it. A request taken over from another router begins as RUNNING if
+          its rows were found, else as RESUMING.
 RUNNING   one attempt is in progress.
-RESUMING  its attempt failed; it waits, ahead of new work, for the next.
-ENDING    every token is out; the workers' figures are awaited for a moment.
+RESUMING  its attempt failed; it waits for the next one, ahead of new requests.
+ENDING    every token was sent; the router waits a moment for the workers' figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from twolane.lifecycle import Lifecycle
 from twolane.params import SamplingParams
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.attempt import Attempt
+from twolane.router.requests.journal import Journal
 from twolane.router.requests.ledger import Timeline
+from twolane.router.requests.trace_context import TraceContext
 from twolane.security.identity import ANONYMOUS, Identity
 from twolane.v1 import sampling_pb2
 
@@ -74,36 +76,40 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The request as checked and complete: seed drawn, defaults filled in. Never changes."""
+    """The validated request, with its seed drawn and defaults filled in. Never changes."""
 
-    # Drawn for this submission alone: its name, in all routers and at workers; the client's secret,
-    # to go on with it at another router, whose number among those is `fence`.
+    # Drawn at random for this submission: its id at all routers and workers, and the secret with
+    # which the client can resume it at another router. `fence` counts these takeovers.
     submission_id: str = field(default_factory=partial(secrets.token_hex, 16))
     resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
     fence: int = 0
     request_id: str  # the client's label
     model: str
-    token_ids: Sequence[int]  # a repeated field of protobuf's: four bytes each
+    token_ids: Sequence[int]  # a repeated field of protobuf, four bytes per id
     params: SamplingParams
     arrived: float
     priority: int = 0
     deadline: float | None = None  # router's clock
     caller: Identity = ANONYMOUS
     prefix_hashes: Sequence[int] = ()
+    # Epochs of the prefill and the decode worker that it is for, alone: a check. It never waits.
+    pair: tuple[int, int] | None = None
+    trace: TraceContext | None = None  # None: the router makes no traces
 
     @property
     def tenant(self) -> str:
         return self.caller.tenant
 
     @property
-    def resume_hash(self) -> bytes:
-        """What workers know of the token."""
-        return sha256(self.resume_token).digest()
+    def cache_owner(self) -> str:
+        """Whose cached pages it may use, and makes: its tenant's. Each pair that is checked has its
+        own, so that the pages of one are in no other's answer."""
+        return self.tenant if self.pair is None else "check {:x} {:x}".format(*self.pair)
 
     @property
-    def claim(self) -> int:
-        """The nonce under which it holds its label at workers: all routers have the same."""
-        return int.from_bytes(self.resume_hash[:8])
+    def resume_hash(self) -> bytes:
+        """The hash of the resume token, which workers store."""
+        return sha256(self.resume_token).digest()
 
     @property
     def label(self) -> Label:
@@ -115,12 +121,12 @@ class Job:
 
     @property
     def max_tokens(self) -> int:
-        assert self.params.max_tokens is not None, "intake has made it what fits"
+        assert self.params.max_tokens is not None, "intake has set it to what fits"
         return self.params.max_tokens
 
 
 class Request:
-    """The router's record of one job. Only the dispatcher's parts change it."""
+    """The router's record of one job. Only the modules of the dispatcher change it."""
 
     __slots__ = (
         "answer",
@@ -131,8 +137,10 @@ class Request:
         "due",
         "error",
         "failures",
+        "fingerprint",
         "finish_reason",
         "job",
+        "journal",
         "last_attempt",
         "ledger",
         "life",
@@ -153,25 +161,28 @@ class Request:
         sampling: sampling_pb2.SamplingParams,
         state: RequestState = RequestState.QUEUED,
     ) -> None:
-        """`state` is RUNNING or RESUMING for one that another router began."""
+        """`state` is RUNNING or RESUMING if another router began the request."""
         self.job = job
         self.n_prompt = job.n_prompt
         self.answer = answer
         self.sampling = sampling  # as sent to workers
         self.life = Lifecycle(state, REQUEST_MOVES)
         self.timeline = Timeline(arrived=job.arrived)
+        self.journal = Journal()
         self.attempt: Attempt | None = None  # the live one
-        self.last_attempt: Attempt | None = None  # live or not: for the ledger
+        self.last_attempt: Attempt | None = None  # live or over; for the ledger
         self.n_attempts = 0
-        self.failures = 0  # attempts that ended badly
-        self.refusals = 0  # attempts that no worker began, since one did: none had room just then
+        self.fingerprint = ""  # of the workers of its last attempt
+        self.failures = 0  # attempts that failed
+        self.refusals = 0  # attempts refused in a row, because no worker had room
         self.n_preempted = 0
         self.avoid: frozenset[int] = frozenset()  # epochs that refused it
         self.queued_since = job.arrived
         self.cost_tokens: float = self.n_prompt + job.max_tokens  # an estimate; see `Forecast`
         self.sequence = 0  # order of arrival, set by the queue
-        self.due: float | None = None  # RESUMING: not before; ENDING: no longer than
-        self.awaited_roles: frozenset[int] = frozenset()  # ENDING: whose figures are awaited
+        self.due: float | None = None  # RESUMING: earliest next attempt; ENDING: end of the wait
+        # ENDING: the roles whose figures are missing.
+        self.awaited_roles: frozenset[int] = frozenset()
         self.finish_reason = sampling_pb2.FINISH_REASON_UNSPECIFIED
         self.error: TwolaneError | None = None
         self.ledger: sampling_pb2.Ledger | None = None
@@ -185,22 +196,28 @@ class Request:
         return self.life.is_over
 
     @property
+    def begun(self) -> str:
+        """The fingerprint of the workers that have told its tokens; empty: there are none yet."""
+        return self.fingerprint if self.answer.tokens else ""
+
+    @property
     def remaining_tokens(self) -> int:
         return self.job.max_tokens - len(self.answer.tokens)
 
     @property
     def n_tokens(self) -> int:
-        """Prompt and answer so far: the tokens that an attempt made now would have to prefill."""
+        """The tokens of prompt and answer so far, which a new attempt would prefill."""
         return self.n_prompt + len(self.answer.tokens)
 
     def drop_prompt(self) -> None:
-        """The request is over; its record may stay for as long as its client reads."""
+        """Free the prompt of a request that is over, because its record may stay until the client
+        has read the answer."""
         assert self.is_over
         self.job = replace(self.job, token_ids=(), prefix_hashes=())
 
     def growth_tokens(self, reserve: int) -> int:
-        """Room for so much more of the answer is reserved: more after each preemption, and after
-        some all that may still come, so that it is not preempted for ever."""
+        """The number of further answer tokens to reserve room for. It grows with each preemption up
+        to the whole rest of the answer, so that a request is not preempted for ever."""
         remaining = self.remaining_tokens
         times: int = GROWTH_AFTER_PREEMPTION**self.n_preempted
         return min(remaining, reserve * times)

@@ -1,1 +1,1 @@
-"""The store that routers share in a Redis, and all of us that knows Redis."""
+"""The store that routers share in a Redis. No other code uses Redis."""

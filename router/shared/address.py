@@ -1,12 +1,12 @@
-"""Where the shared store is:
+"""The address of the shared store:
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]
     rediss://…                                             TLS
     redis+sentinel://[USER:PASSWORD@]H1[:PORT],H2,…/SERVICE[/DB]
     rediss+sentinel://…
 
-and, behind a ?: ca, cert and key name PEM files for TLS; sentinel_username and sentinel_password
-are for the sentinels. Passwords may be percent-encoded.
+Query parameters, after a ?: ca, cert and key name PEM files for TLS; sentinel_username and
+sentinel_password are for the sentinels. Passwords may be percent-encoded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _OPTIONS = (*_FILES, "sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreAddress:
-    """`str` and `repr` show no secret."""
+    """A parsed address. `str` and `repr` show no secrets."""
 
     hosts: tuple[tuple[str, int], ...]  # of the server, or of the sentinels
-    service: str = ""  # that the sentinels watch; empty: there are none
+    service: str = ""  # the service that the sentinels watch; empty without sentinels
     db: int = 0
     has_tls: bool = False
     ca: str = ""
@@ -49,13 +49,14 @@ class StoreAddress:
 
 
 def without_secrets(text: str) -> str:
-    """A text that may have addresses in it, for people."""
+    """`text` for display, with the secrets of all addresses in it removed."""
     text = re.sub(r"(?<=://)[^/\s]*@", "…@", text)
     return re.sub(r"(?<=sentinel_password=)[^&\s]*", "…", text)
 
 
 def parse_address(url: str) -> StoreAddress:
-    """Raises ValueError, whose text has no part of the URL that may be secret."""
+    """Parse an address. Raises ValueError, whose text contains no part of the URL that may be
+    secret."""
     scheme, has_scheme, _ = url.partition("://")
     kind, _, how = scheme.partition("+")
     if not has_scheme or kind not in ("redis", "rediss") or how not in ("", "sentinel"):

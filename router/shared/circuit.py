@@ -1,5 +1,5 @@
-"""Whether the store is asked at all: after a failure it is left alone for a while, and whoever
-waits for answers does not find out that it is still down.
+"""A circuit breaker for the store: after a failure the store is not called for a while, so that
+requests do not wait for a store that is down.
 
       up ──failure──▶ down ──1 s, 2, 4, 5, 5 …──▶ one try ──▶ up
                         ▲                             │ failure
@@ -13,21 +13,26 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Circuit:
-    """Begins down, to be tried at once. Times are of one clock, in seconds."""
+    """Starts as down, and may be tried at once. Times are seconds of one clock."""
 
     def __init__(self) -> None:
         self.is_up = False
-        self.why = "not connected yet"  # while it is down
+        self.why = "not connected yet"  # the reason while it is down
         self._pause_s = FIRST_PAUSE_S
         self._retry_at = float("-inf")
 
     def may_try(self, now: float) -> bool:
-        """Whether the one that keeps the connection may try."""
-        return self.is_up or now >= self._retry_at
+        """Whether the writing task, which reconnects, may call the store."""
+        return now >= self.try_at
+
+    @property
+    def try_at(self) -> float:
+        """When the writing task may call the store."""
+        return float("-inf") if self.is_up else self._retry_at
 
     def failed(self, why: str, now: float) -> bool:
-        """Returns whether it was up until now. A failure of something that began before the last
-        one tells nothing new."""
+        """Record a failure. Returns whether the store was up until now. A failure before the next
+        try is due changes nothing."""
         was_up = self.is_up
         self.is_up, self.why = False, why
         if was_up:
@@ -39,7 +44,7 @@ class Circuit:
         return was_up
 
     def answered(self) -> bool:
-        """The try went well. Returns whether it was down until now."""
+        """Record a success. Returns whether the store was down until now."""
         was_up = self.is_up
         self.is_up, self.why = True, ""
         return not was_up

@@ -1,5 +1,5 @@
-"""What is said to the store, as commands of Redis. Scripts are sent as a whole each time: a server
-that has restarted, or one that has taken over, need not have them, and a kilobyte costs little."""
+"""The Redis commands for the store. Scripts are sent in full each time: a server that has
+restarted, or a replica that has taken over, may not have them, and a kilobyte costs little."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _LUA = Path(__file__).parent / "lua"
 ADMIT, KEEP, RELEASE, HERE = (
     (_LUA / f"{name}.lua").read_text() for name in ("admit", "keep", "release", "here")
 )
-CONCURRENT_RETRY_S = 1.0  # when one of the running requests ends is anybody's guess
+EVENT = "event"  # the field with a ClusterEvent
+CONCURRENT_RETRY_S = 1.0  # a guess: nobody knows when a running request ends
 
 Command = tuple[Any, ...]
 
 
 @dataclass(slots=True)
 class Own:
-    """A submission that this router answers. `n_taken`: tokens that the store has counted."""
+    """A submission that this router answers. `n_taken` is the number of tokens that the store has
+    counted for it, as far as this router knows."""
 
     label: Label
     limits: TenantLimits
@@ -50,7 +52,7 @@ class Own:
 
 
 class Commands:
-    """Those of one router, by its `name` and the cluster's `keys`."""
+    """The commands of the router `name`, with the cluster's `keys`."""
 
     def __init__(self, name: str, keys: Keys) -> None:
         self.name = name
@@ -74,7 +76,7 @@ class Commands:
         return (
             "EVAL", KEEP, 3, *places, self._keys.live(tenant),
             self.name, submission_id, keys.LEASE_MS, keys.INDEX_MS, tenant, fence, *attempt,
-            int(own.has_quota),
+            int(own.has_quota), float(own.n_taken),
         )  # fmt: skip
 
     def release(self, submission_id: str, own: Own, n_tokens: int) -> Command:
@@ -83,7 +85,7 @@ class Commands:
         return (
             "EVAL", RELEASE, 4, *places,
             self.name, submission_id, keys.QUOTA_MS, _said(own.limits.tokens_per_min),
-            n_tokens - own.n_taken,
+            n_tokens, float(own.n_taken),
         )  # fmt: skip
 
     def here(self, record: RouterRecord) -> Command:
@@ -100,7 +102,7 @@ class Commands:
         return ("EVAL", HERE, 2, *places, prefix, self.name, keys.ROUTER_MS, *said)
 
     def gone(self) -> list[Command]:
-        """This router leaves."""
+        """The commands that remove this router."""
         own = self._keys.router_prefix + self.name
         return [("ZREM", self._keys.routers, self.name), ("DEL", own)]
 
@@ -113,14 +115,23 @@ class Commands:
         fields = ("by", self.name, "epoch", f"{epoch:x}", "names", names)
         return ("XADD", place, "MAXLEN", "~", most, "*", *fields)
 
-    def event(self, kind: str, text: str) -> Command:
+    def event(self, kind: str, text: str, event: bytes = b"") -> Command:
         place, most = self._keys.events, keys.EVENTS
-        fields = ("by", self.name, "kind", kind, "text", text)
+        fields = ("by", self.name, "kind", kind, "text", text, EVENT, event)
         return ("XADD", place, "MAXLEN", "~", most, "*", *fields)
+
+    def events(self, most: int) -> Command:
+        return ("XREVRANGE", self._keys.events, "+", "-", "COUNT", most)
+
+
+def events(answer: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[bytes]:
+    """Parse the answer to `Commands.events`: the events that routers have kept there."""
+    name = EVENT.encode()
+    return [fields[name] for _, fields in answer if fields.get(name)]
 
 
 def verdict(answer: Sequence[bytes]) -> Verdict:
-    """Of the answer to `Commands.admit`."""
+    """Parse the answer to `Commands.admit`."""
     what, *rest = (part.decode() for part in answer)
     if what == "held":
         router, submission_id = rest
@@ -133,7 +144,7 @@ def verdict(answer: Sequence[bytes]) -> Verdict:
 
 
 def found(answer: Mapping[bytes, bytes]) -> Found | None:
-    """Of the answer to `Commands.find`."""
+    """Parse the answer to `Commands.find`."""
     fields = {name.decode(): value.decode() for name, value in answer.items()}
     if "attempt" not in fields:
         return None
@@ -143,10 +154,10 @@ def found(answer: Mapping[bytes, bytes]) -> Found | None:
 
 
 def routers(answer: Sequence[Sequence[bytes]]) -> Iterator[RouterRecord]:
-    """Of the answer to `Commands.here`."""
+    """Parse the answer to `Commands.here`."""
     for flat in answer:
         fields = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat) - 1, 2)}
-        if fields:  # else its lease has ended between two looks
+        if fields:  # else its lease has expired meanwhile
             epoch = int(fields.pop("epoch"), 16)
             yield RouterRecord(epoch=epoch, **fields)
 

@@ -1,5 +1,5 @@
-"""A client of the store's server. It tries once and gives up soon: who asks has something better to
-do than wait."""
+"""A client of the store's server. It tries once, with a short timeout, because its callers must not
+wait long."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from twolane.router.shared.config import SOCKET_S
 
 
 class StoreClient:
-    """An async context manager around the connections: made when they are needed, by way of the
-    sentinels where there are some."""
+    """An async context manager around the connections. They are opened when needed, through the
+    sentinels if there are any."""
 
     def __init__(self, address: StoreAddress, name: str, socket_s: float = SOCKET_S) -> None:
-        """`name` is what the server's list of its clients shows."""
-        # a cancellation that comes with a timeout may be taken for it: loops look at this, too
+        """`name` is shown in the server's list of clients."""
+        # A cancellation that comes together with a timeout may be lost, so loops check this, too.
         self.is_closing = False
         self._sentinel: Sentinel | None = None
         options = _options(address, socket_s)
@@ -56,11 +56,11 @@ class StoreClient:
         self.redis = self._sentinel.master_for(address.service, ssl=address.has_tls, **own)
 
     async def run(self, command: Sequence[Any]) -> Any:
-        """Its answer. Raises `RedisError` and OSError."""
+        """Run a command and return its answer. Raises `RedisError` and OSError."""
         return await self.redis.execute_command(*command)  # type: ignore[no-untyped-call]
 
     async def run_all(self, batch: Iterable[Sequence[Any]]) -> None:
-        """In one go, each by itself. Raises the first error of them."""
+        """Run commands in one pipeline, without a transaction. Raises the first error."""
         pipe = self.redis.pipeline(transaction=False)
         for command in batch:
             pipe.execute_command(*command)

@@ -1,4 +1,4 @@
-"""Hears which worker was given which beginning of a prompt by other routers."""
+"""Reads which prompt prefixes other routers have assigned to which workers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from twolane.router.store import PrefixSink
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 200  # notes in one turn of the event loop
-_POLL_S = 0.1  # the server is asked so often: one that is asked to wait would hold a connection
+_AT_ONCE = 200  # notes read in one iteration of the event loop
+_POLL_S = 0.1  # between polls; a blocking read would occupy a connection
 _PAUSE_S = 1.0  # after a failure
 
 
 async def read_prefixes(client: StoreClient, keys: Keys, own: str, sink: PrefixSink) -> None:
-    """All that is in the stream, then what comes, until the client closes. Notes by `own`
-    are known."""
+    """Read the whole stream, then new notes, until the client closes. Notes by this router, `own`,
+    are skipped."""
     last: bytes = b"0"
     while not client.is_closing:
         try:
@@ -40,7 +40,7 @@ async def read_prefixes(client: StoreClient, keys: Keys, own: str, sink: PrefixS
 
 
 def _notes(answer: Any, keys: Keys) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """Each with its id. There is no answer where the stream has nothing new."""
+    """The notes in an answer, each with its id. The answer is empty if there is nothing new."""
     if not answer:
         return []
     streams = answer if isinstance(answer, dict) else dict(answer)

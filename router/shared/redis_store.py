@@ -1,23 +1,25 @@
-"""`Store` in a Redis that several routers share.
+"""A `Store` in a Redis that several routers share.
 
-    admit ── asks, 50 ms at most ───────────────────────────────▶ ┌───────┐
+    admit ── waits 50 ms at most ───────────────────────────────▶ ┌───────┐
     release, place, note_prefix ──▶ queue ──▶ one writing task ──▶│ Redis │
-    own keys again each 5 s, itself each second ─────▲            └───────┘
-    find ── asks, 50 ms at most ────────────────────────────────▶     │
-    listen ◀── what other routers note, on a connection of its own ───┘
+    own keys every 5 s, own record every second ─────▲            └───────┘
+    find ── waits 50 ms at most ────────────────────────────────▶     │
+    listen ◀── notes of other routers, on a separate connection ──────┘
 
 A failure of any of these opens the circuit (`twolane.router.shared.circuit`): until the writing
-task has an answer again, nobody else asks. What the store has lost meanwhile, or was never told, it
-is told again then: a server that was flushed, replaced by its replica or restored from an old file
-knows everything that is of now after at most 5 s, and what it should have forgotten expires.
+task gets an answer, nothing else calls the store. Then everything that the store may have lost or
+missed is written again: a server that was flushed, replaced by its replica or restored from an old
+file has the present state after at most 5 s, and outdated keys expire.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -46,10 +48,11 @@ from twolane.router.store import (
 from twolane.security.keys import TenantLimits
 
 log = logging.getLogger(__name__)
+EVENTS_S = 1.0  # for the events of the past
 
 
 class RedisStore:
-    """Use as an async context manager. Entering it tries the store once; it need not be there."""
+    """Use as an async context manager. Entering it tries the store once; the store may be down."""
 
     def __init__(self, config: StoreConfig, router_id: str, epoch: int) -> None:
         self._config = config
@@ -60,6 +63,7 @@ class RedisStore:
         self._circuit = Circuit()
         self._local = LocalStore()
         self._own: dict[str, Own] = {}  # by submission
+        self._unanswered: set[str] = set()  # those of them that the store is still asked for
         self._others: tuple[RouterRecord, ...] = ()
         self._n_routers = 1
         self._queue: deque[Command] = deque()
@@ -67,6 +71,7 @@ class RedisStore:
         self._wake = asyncio.Event()
         self._asking = asyncio.Semaphore(config.asks_at_once)
         self._here_due = self._keep_due = 0.0
+        self._clock_off_s = 0.0
         self._tasks = Background()
 
     async def __aenter__(self) -> RedisStore:
@@ -74,6 +79,7 @@ class RedisStore:
         await self._tasks.__aenter__()
         await self._say_here()
         self._tasks.start(self._write_forever(), name="store-writer")
+        self._tasks.start(self._watch_clock(), name="store-clock")
         return self
 
     async def __aexit__(
@@ -92,7 +98,7 @@ class RedisStore:
                     while self._queue and self._circuit.is_up:
                         await self._write_some()
         except TimeoutError:
-            log.info("the store was not told of the end in time")
+            log.info("the store did not take the last writes in time")
         finally:
             await self._client.__aexit__(kind, error, trace)
 
@@ -104,6 +110,7 @@ class RedisStore:
             is_up=circuit.is_up,
             note=circuit.why,
             dropped=self._dropped,
+            clock_off_s=self._clock_off_s,
         )
 
     @property
@@ -117,11 +124,14 @@ class RedisStore:
                 self._own.setdefault(name, Own(ask.label, ask.limits))
             return verdict
         own = self._own[name] = Own(ask.label, ask.limits, ask.n_tokens)
+        self._unanswered.add(name)
         try:
             answer = await self._ask(self._commands.admit(ask))
         except asyncio.CancelledError:
-            self.release(name, 0)  # the server may have taken it
+            self.release(name, 0)  # the server may have admitted it
             raise
+        finally:
+            self._unanswered.discard(name)
         if answer is None:
             own.n_taken = 0.0
             return ADMITTED
@@ -131,9 +141,9 @@ class RedisStore:
             del self._own[name]
         return verdict
 
-    def own(self, label: Label, submission_id: str, limits: TenantLimits) -> None:
-        self._local.own(label, submission_id, limits)
-        self._own.setdefault(submission_id, Own(label, limits))
+    def own(self, label: Label, submission_id: str, limits: TenantLimits, n_charged: float) -> None:
+        self._local.own(label, submission_id, limits, n_charged)
+        self._own.setdefault(submission_id, Own(label, limits, n_charged))
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         self._local.release(submission_id, n_tokens)
@@ -174,8 +184,18 @@ class RedisStore:
         self._tasks.start(reader, name="store-reader")
 
     def event(self, kind: str, text: str) -> None:
-        """For operators, in the store's stream of events."""
+        """Write an event of the store itself to its stream of events."""
         self._put(self._commands.event(kind, text))
+
+    def keep_event(self, kind: str, event: bytes) -> None:
+        self._put(self._commands.event(kind, "", event))
+
+    async def events(self, most: int) -> Sequence[bytes]:
+        if not self._circuit.is_up:
+            return ()
+        # it may be more than a request may wait for, and nobody's request waits
+        answer = await self._try(self._client.run(self._commands.events(most)), EVENTS_S)
+        return () if answer is None else commands.events(answer)
 
     def _put(self, command: Command) -> None:
         if len(self._queue) >= self._config.queued:
@@ -185,7 +205,7 @@ class RedisStore:
         self._wake.set()
 
     async def _ask(self, command: Command) -> Any:
-        """None: there was no answer in time."""
+        """The store's answer to a request's command; None if there was none in time."""
         return await self._try(self._asked(command), self._config.ask_s)
 
     async def _asked(self, command: Command) -> Any:
@@ -193,7 +213,7 @@ class RedisStore:
             return await self._client.run(command)
 
     async def _try(self, work: Awaitable[Any], within_s: float) -> Any:
-        """What the store answers; None if it fails, which opens the circuit."""
+        """The store's answer; None if the call fails, which opens the circuit."""
         try:
             async with asyncio.timeout(within_s):
                 return await work
@@ -220,9 +240,11 @@ class RedisStore:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Until there is something to write, or it is time to say something again."""
+        """Wait until there is something to write, or a periodic write is due."""
         now = self._now()
-        due = min(self._here_due, self._keep_due) if self._circuit.is_up else self._here_due
+        circuit = self._circuit
+        due = min(self._here_due, self._keep_due) if circuit.is_up else self._here_due
+        due = max(due, circuit.try_at)
         pause_s = min(max(due - now, 0.0), self._config.here_s)
         timer = asyncio.get_running_loop().call_later(pause_s, self._wake.set)
         try:
@@ -232,8 +254,8 @@ class RedisStore:
             self._wake.clear()
 
     async def _say_here(self) -> None:
-        """Be heard of, and hear of the others. This is also what finds out that the store is
-        back."""
+        """Write this router's record, and read those of the others. Its success also closes the
+        circuit when the store is back."""
         self._here_due = self._now() + self._config.here_s
         command = self._commands.here(self._record)
         answer = await self._try(self._client.run(command), 2 * self._config.socket_s)
@@ -248,22 +270,35 @@ class RedisStore:
             self._keep_due = 0.0
 
     async def _say_own(self) -> None:
-        """All that the store should know of what this router answers, whatever it knows."""
+        """Rewrite everything that the store should have about this router's submissions."""
         self._keep_due = self._now() + self._config.keep_s
-        names = list(self._own)
+        # what the store has been told of, it admits without asking for its quotas
+        names = [name for name in self._own if name not in self._unanswered]
         for first in range(0, len(names), self._config.batch):
             some = names[first : first + self._config.batch]
             kept = [(name, self._own[name]) for name in some if name in self._own]
             await self._write([self._commands.keep(name, own) for name, own in kept])
+
+    async def _watch_clock(self) -> None:
+        """How far the store's clock is off ours: leases and quotas go by it. In nobody's way: a
+        failure is for those to find who need an answer."""
+        while not self._client.is_closing:
+            await asyncio.sleep(self._config.keep_s)
+            asked = time.time()
+            with suppress(RedisError, OSError, TimeoutError):
+                async with asyncio.timeout(2 * self._config.socket_s):
+                    seconds, microseconds = map(int, await self._client.run(("TIME",)))
+                self._clock_off_s = seconds + microseconds / 1e6 - (asked + time.time()) / 2
 
     async def _write_some(self) -> None:
         n = min(len(self._queue), self._config.batch)
         await self._write([self._queue.popleft() for _ in range(n)])
 
     async def _write(self, batch: Sequence[Command]) -> None:
-        """In one go. What fails is lost, and said again by `_say_own`."""
+        """Write a batch in one pipeline. Writes that fail are lost; `_say_own` writes their state
+        again."""
         if batch and self._circuit.is_up:
-            # each reply has the socket's own time, and all of them together this
+            # each reply has the socket's timeout, and all of them together this one
             await self._try(self._client.run_all(batch), 4 * self._config.socket_s)
 
     def _now(self) -> float:

@@ -1,1 +1,1 @@
-"""Tenants: what each may use, and how they share what there is."""
+"""Tenants: their quotas, and how they share a full cluster."""

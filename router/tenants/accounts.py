@@ -1,10 +1,10 @@
-"""Quotas: what each tenant has used lately, and what it has under way.
+"""Quotas: what each tenant has used recently, and its running requests.
 
-    admission       takes one request, and the tokens that it will probably have
-    end             settles the tokens to those that it had; none, if no worker had it
+    admission       takes one request, and its expected tokens
+    end             corrects them to the tokens it used; none if no worker had it
 
-A request of more tokens than a minute's quota is admitted when the whole quota is there, and leaves
-a debt, which the following minutes pay off.
+A request with more tokens than a minute's quota is admitted when the whole quota is available. It
+leaves a debt, which the following minutes pay off.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from twolane.refusals import Refusal
 from twolane.router.tenants.bucket import Bucket
 from twolane.security.keys import TenantLimits
 
-CONCURRENT_RETRY_S = 1.0  # when one of the running requests ends is anybody's guess
+CONCURRENT_RETRY_S = 1.0  # a guess: nobody knows when a running request ends
 MINUTE_S = 60.0
 LABEL_CHARS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Of one quota. `reset_s`: until all of it is there again, if nothing more is asked."""
+    """The state of one quota. `reset_s` is the time until all of it is available again, if nothing
+    more is requested."""
 
     name: str  # requests, tokens, concurrent
     limit: float
@@ -36,28 +37,29 @@ class Level:
 
 
 class Account:
-    """One tenant's."""
+    """One tenant's quotas and counters."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
-        # what metrics call it: their readers need not know a cluster's customers
+        # the tenant's name in metrics, whose readers need not know a cluster's customers
         self.label = sha256(tenant.encode()).hexdigest()[:LABEL_CHARS] if tenant else ""
         self.limits = TenantLimits()
         self.n_live = 0  # requests that wait or run
         self.counters: Counter[str] = Counter()  # requests, prompt_tokens, output_tokens, refused
-        self.parts = 1  # of its quotas, one of which is kept to here
+        self.parts = 1  # into how many parts its quotas are divided; this account uses one
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
 
     def tune(self, limits: TenantLimits, now: float, parts: int = 1) -> None:
-        """Follow limits that have changed. Of `parts` of each this account is to keep to one."""
+        """Apply changed limits. Each quota is divided into `parts`, of which this account uses
+        one."""
         self.limits, self.parts = limits, parts
         self._requests = _tuned(self._requests, limits.requests_per_s, 1.0, now, parts)
         self._tokens = _tuned(self._tokens, limits.tokens_per_min, MINUTE_S, now, parts)
 
     def check(self, n_tokens: float, now: float) -> None:
-        """Whether a request of so many tokens is within the quotas; 0: not known yet. Raises
-        `QuotaError`."""
+        """Raise `QuotaError` if a request of `n_tokens` is not within the quotas. `n_tokens` is 0
+        if it is not known yet."""
         most = self._concurrent
         if most is not None and self.n_live >= most:
             raise self._refused("concurrent", f"{most} requests at once", CONCURRENT_RETRY_S)
@@ -72,13 +74,13 @@ class Account:
             raise self._refused("tokens", what, wait_s)
 
     def check_priority(self, priority: int) -> None:
-        """Raises `InvalidParameterError` for one that the tenant may not ask for."""
+        """Raise `InvalidParameterError` if the tenant may not use this priority."""
         most = self.limits.max_priority
         if most is not None and priority > most:
             raise InvalidParameterError("priority", priority, f"at most {most} for this tenant")
 
     def take(self, n_tokens: float, now: float) -> None:
-        """One more request is under way."""
+        """Record that a request of `n_tokens` was admitted."""
         self.n_live += 1
         self.counters["requests"] += 1
         if self._requests is not None:
@@ -86,8 +88,12 @@ class Account:
         if self._tokens is not None:
             self._tokens.take(n_tokens, now)
 
+    def adopt(self) -> None:
+        """Record a request that another router has admitted and charged, and that now runs here."""
+        self.n_live += 1
+
     def settle(self, n_taken: float, n_prompt: int, n_output: int, now: float) -> None:
-        """A request is over, which had these tokens of the `n_taken`."""
+        """Record the end of a request that used these tokens, of `n_taken` at its admission."""
         self.n_live -= 1
         self.counters["prompt_tokens"] += n_prompt
         self.counters["output_tokens"] += n_output
@@ -95,7 +101,7 @@ class Account:
             self._tokens.take(n_prompt + n_output - n_taken, now)
 
     def levels(self, now: float) -> Iterator[Level]:
-        """Of the quotas that there are."""
+        """The states of the tenant's quotas."""
         for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:
                 reset_s = bucket.wait_s(bucket.capacity, now)
@@ -105,7 +111,7 @@ class Account:
             yield Level("concurrent", most, most - self.n_live, 0.0)
 
     def refused_by_all(self, name: str, wait_s: float, remaining: float) -> QuotaError:
-        """For what the routers count together: `remaining` is left of that quota."""
+        """The error for a quota that the routers count together, of which `remaining` is left."""
         limits = self.limits
         what = {
             "concurrent": f"{limits.concurrent} requests at once",
@@ -124,7 +130,7 @@ class Account:
         self.counters["refused"] += 1
         return QuotaError(
             f"the quota of tenant {self.tenant} is {what}",
-            retry_after_s=math.ceil(wait_s * 1000) / 1000,  # as the wire has it, and not too soon
+            retry_after_s=math.ceil(wait_s * 1000) / 1000,  # in the wire's milliseconds, rounded up
             metadata={"quota": name, "tenant": self.tenant},
         )
 
@@ -133,18 +139,19 @@ NO_LIMITS = TenantLimits()
 
 
 def no_limits(tenant: str) -> TenantLimits:
-    """Where nobody has set any."""
+    """The limits of every tenant if none are configured."""
     return NO_LIMITS
 
 
 class Accounts:
-    """Of all tenants that have come. There are as many as an operator has made keys or certificates
-    for, so none is forgotten."""
+    """The accounts of all tenants seen so far. None is removed, as there are only as many as
+    operators have made keys or certificates for."""
 
     def __init__(
         self, limits_of: Callable[[str], TenantLimits], parts: Callable[[], int] = lambda: 1
     ) -> None:
-        """`parts`: into how many parts quotas are divided now, of which these keep to one."""
+        """`parts` returns the number of parts into which quotas are divided now; these accounts use
+        one."""
         self._limits_of = limits_of
         self._parts = parts
         self._accounts: dict[str, Account] = {}
@@ -153,7 +160,7 @@ class Accounts:
         return iter(self._accounts.values())
 
     def of(self, tenant: str, now: float) -> Account:
-        """With its present limits."""
+        """The tenant's account, with its present limits."""
         account = self._accounts.get(tenant)
         if account is None:
             account = self._accounts[tenant] = Account(tenant)
@@ -176,7 +183,7 @@ REFUSALS = {
 def _tuned(
     bucket: Bucket | None, quota: float | None, of_s: float, now: float, parts: int
 ) -> Bucket | None:
-    """A bucket for a part of `quota` each `of_s` seconds; at least one request goes at once."""
+    """A bucket for one part of `quota` per `of_s` seconds; its capacity is at least one request."""
     if quota is None:
         return None
     per_s, capacity = quota / of_s / parts, max(1.0, quota / parts)

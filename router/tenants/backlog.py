@@ -1,5 +1,5 @@
-"""Who gives its place when there are too many: of the least priority, the tenant with the longest
-backlog, and of that its youngest."""
+"""Chooses the request to evict from a full queue: at the lowest priority, the youngest one of the
+tenant with the longest backlog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ThingT = TypeVar("ThingT", bound=Hashable)
 
 
 class _Of(Generic[ThingT]):
-    """One priority's."""
+    """The backlog of one priority."""
 
     def __init__(self) -> None:
         self.longest: LazyHeap[str] = LazyHeap()
@@ -20,7 +20,8 @@ class _Of(Generic[ThingT]):
 
 
 class Backlog(Generic[ThingT]):
-    """A backlog is counted in requests over the tenant's weight. Each operation takes O(log n)."""
+    """A tenant's backlog is its number of requests divided by its weight. Each operation takes
+    O(log n)."""
 
     def __init__(self, weight_of: Callable[[str], float]) -> None:
         self._weight_of = weight_of
@@ -31,14 +32,14 @@ class Backlog(Generic[ThingT]):
         return len(self._entries)
 
     def put(self, thing: ThingT, priority: int, tenant: str, arrival: int) -> None:
-        """It must not be here."""
+        """Add `thing`, which must not be present."""
         self._entries[thing] = priority, tenant
         of = self._priorities.setdefault(priority, _Of())
         of.youngest.setdefault(tenant, LazyHeap()).put(thing, -arrival)
         self._rank(of, priority, tenant)
 
     def discard(self, thing: ThingT) -> None:
-        """It may be absent."""
+        """Remove `thing`, if present."""
         entry = self._entries.pop(thing, None)
         if entry is None:
             return
@@ -48,7 +49,7 @@ class Backlog(Generic[ThingT]):
         self._rank(of, priority, tenant)
 
     def last(self) -> ThingT | None:
-        """The one that gives its place. It stays."""
+        """The one to evict; None if there is none. It is not removed."""
         if not self._priorities:
             return None
         of = self._priorities[min(self._priorities)]
@@ -56,7 +57,7 @@ class Backlog(Generic[ThingT]):
         return None if tenant is None else of.youngest[tenant].first()
 
     def length(self, priority: int, tenant: str, more: int = 0) -> float:
-        """Of that tenant at that priority, with so many requests more."""
+        """The backlog of a tenant at a priority, if it had `more` requests more."""
         of = self._priorities.get(priority)
         waiting = () if of is None else of.youngest.get(tenant, ())
         return (len(waiting) + more) / self._weight_of(tenant)

@@ -1,15 +1,16 @@
-"""One waiting line in which tenants take turns by the tokens that their requests cost.
+"""A queue in which tenants take turns, weighted by the tokens of their requests.
 
-Start-time fair queueing. Each tenant that waits has a start: the virtual time at which its first
-request is due. The least start goes first; a request that goes moves its tenant's start on by its
-cost over the tenant's weight. The virtual time is the start of the last one that went, and no
-tenant starts before it, so that nobody saves up turns by not asking:
+This is start-time fair queueing. Each waiting tenant has a start: the virtual time at which its
+first request is due. The tenant with the least start is next; when its request leaves, its start
+advances by the request's cost divided by the tenant's weight. The virtual time is the start of the
+last request that left, and no tenant starts earlier, so nobody saves up turns while idle:
 
     red    |—— 500 ——|—— 500 ——|—— 500 ——|      10,000 wait
-    blue             |— 300 —|                   comes late, and starts at the virtual time:
-                     ^ virtual time              it goes next, or after one of red's
+    blue             |— 300 —|                   arrives late, and starts at the virtual time:
+                     ^ virtual time              it is next, or after one of red's
 
-Within a tenant the order is that of arrival. Who gives way when the queue is full: `backlog.py`.
+A tenant's own requests leave in order of arrival. `backlog.py` chooses whom to evict when the queue
+is full.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Generic, TypeVar
 from twolane.router.lazy_heap import LazyHeap
 
 ThingT = TypeVar("ThingT", bound=Hashable)
-_FEW = 64  # debts that are not worth looking through
+_FEW = 64  # so few remembered starts need no clean-up
 
 
 class _Turn(Generic[ThingT]):
-    """A tenant that has something in the line."""
+    """A tenant with requests in the queue."""
 
     __slots__ = ("start", "tenant", "things", "tokens")
 
@@ -36,18 +37,19 @@ class _Turn(Generic[ThingT]):
 
 
 class FairLine(Generic[ThingT]):
-    """Each operation takes O(log n) of all that wait. What a tenant had is forgotten when the line
-    is given up."""
+    """Each operation takes O(log n) of all waiting requests. All state is in this object."""
 
     def __init__(self, weight_of: Callable[[str], float]) -> None:
         self._weight_of = weight_of
         self._turns: dict[str, _Turn[ThingT]] = {}
         self._order: LazyHeap[_Turn[ThingT]] = LazyHeap()
-        self._entries: dict[ThingT, tuple[_Turn[ThingT], float]] = {}  # and what it costs
-        self._ahead: dict[str, float] = {}  # starts of tenants that do not wait, where still ahead
+        self._entries: dict[ThingT, tuple[_Turn[ThingT], float]] = {}  # with its cost
+        # Starts of idle tenants that are beyond the virtual time.
+        self._ahead: dict[str, float] = {}
         self._virtual = 0.0
         self._tokens = 0.0
-        # tenants by the power of two of what they wait for over their weight: tokens, weight, each
+        # Waiting tenants grouped by the power of two of their waiting tokens divided by weight:
+        # sums of tokens and weight of each group.
         self._groups: dict[int, list[float]] = {}
         self._group_of: dict[str, tuple[int, float, float]] = {}
 
@@ -55,11 +57,11 @@ class FairLine(Generic[ThingT]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[ThingT]:
-        """In no order."""
+        """All waiting requests, in no particular order."""
         return iter(self._entries)
 
     def put(self, thing: ThingT, tenant: str, arrival: int, cost: float) -> None:
-        """It must not be here."""
+        """Add `thing`, which must not be present."""
         turn = self._turns.get(tenant)
         if turn is None:
             turn = self._turns[tenant] = _Turn(tenant, self._start_of(tenant))
@@ -71,7 +73,7 @@ class FairLine(Generic[ThingT]):
             self._rank(turn)
 
     def discard(self, thing: ThingT) -> None:
-        """It waits no more. It may be absent."""
+        """Remove `thing`, if present."""
         turn, cost = self._entries.pop(thing, (None, 0.0))
         if turn is None:
             return
@@ -85,14 +87,15 @@ class FairLine(Generic[ThingT]):
         self._remember(turn.tenant, turn.start)
 
     def pay(self, thing: ThingT) -> None:
-        """Its turn has come: its tenant's next one is later. It must be here, and stays."""
+        """It is the tenant's turn: charge the cost of `thing`, which moves the tenant's start.
+        `thing` must be present, and is not removed."""
         turn, cost = self._entries[thing]
         self._virtual = max(self._virtual, turn.start)
         turn.start += cost / self._weight_of(turn.tenant)
         self._rank(turn)
 
     def settle(self, tenant: str, tokens: float) -> None:
-        """What went has cost so many tokens more than was paid; below 0: less."""
+        """Charge a tenant `tokens` more for requests that have left; negative if they cost less."""
         delta = tokens / self._weight_of(tenant)
         turn = self._turns.get(tenant)
         if turn is None:
@@ -102,14 +105,15 @@ class FairLine(Generic[ThingT]):
             self._rank(turn)
 
     def first(self) -> ThingT | None:
-        """Whose turn it is. It stays."""
+        """The next request; None if none waits. It is not removed."""
         turn = self._order.first()
         return None if turn is None else turn.things.first()
 
     def n_ahead(self, tenant: str) -> float:
-        """How many would go before a new request of this tenant: its own, and what the others get
-        meanwhile, as far as they wait for so much. It takes requests to be of one size. At least
-        one, if any waits: a new one comes behind one that waits for room."""
+        """The estimated number of requests that leave before a new one of this tenant: its own
+        waiting ones, and those of other tenants whose turns come first. It assumes that all
+        requests have the same size. At least one if any waits, because the first one may be waiting
+        for room."""
         own, n_own = self._turns.get(tenant), 0
         if not self._entries:
             return 0.0
@@ -127,7 +131,7 @@ class FairLine(Generic[ThingT]):
         return max(1.0, n_own + others * len(self._entries) / self._tokens)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless every tenant that waits has its turn, and the sums hold."""
+        """Raise AssertionError unless every waiting tenant has its turn, and the sums are right."""
         turns = {turn.tenant for turn, _ in self._entries.values()}
         assert turns == set(self._turns) == set(self._group_of)
         assert set(self._order) == set(self._turns.values())
@@ -158,7 +162,7 @@ class FairLine(Generic[ThingT]):
             self._ahead = {t: at for t, at in self._ahead.items() if at > self._virtual}
 
     def _count(self, turn: _Turn[ThingT], tokens: float) -> None:
-        """So many tokens more wait."""
+        """Add `tokens` to the waiting tokens of a tenant and its group."""
         self._tokens += tokens
         turn.tokens += tokens
         group, before, weight = self._group_of.pop(turn.tenant, (0, 0.0, 0.0))

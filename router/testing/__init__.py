@@ -1,1 +1,1 @@
-"""Doubles for tests of the router: scripted workers that need no engine and no network."""
+"""Test doubles for the router: scripted workers that need no engine and no network."""

@@ -1,4 +1,4 @@
-"""Asks a router and keeps everything that came back."""
+"""A client for tests: sends a request to a router and records every response."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from twolane.errors import TwolaneError
 from twolane.router.config import RouterConfig
+from twolane.router.requests.traces import NO_TRACES, Traces
 from twolane.router.router import Router
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.testing.cluster import ScriptedCluster
@@ -22,7 +23,7 @@ from twolane.v1 import inference_pb2, sampling_pb2
 
 @dataclass
 class Outcome:
-    """One answer, or what of it came before the error."""
+    """One answer, or the part of it that arrived before the error."""
 
     tokens: list[int] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Outcome:
 def message(
     prompt: Sequence[int] | str, *, request_id: str = "", priority: int = 0, **sampling: Any
 ) -> inference_pb2.GenerateRequest:
-    """A request for token ids or text."""
+    """A request whose prompt is token ids or text."""
     request = inference_pb2.GenerateRequest(
         request_id=request_id,
         priority=priority,
@@ -64,7 +65,7 @@ async def ask(
     time_left_s: float | None = None,
     leave_after: int | None = None,
 ) -> Outcome:
-    """The whole answer; or its first `leave_after` tokens, then the client is gone."""
+    """Read the whole answer, or cancel after its first `leave_after` tokens."""
     outcome = Outcome()
     try:
         generating = router.generate(request, caller, time_left_s=time_left_s)
@@ -85,14 +86,14 @@ async def ask(
     except TwolaneError as error:
         outcome.error = error
     outcome.ended_at = asyncio.get_running_loop().time()
-    assert outcome.indexes == list(range(len(outcome.tokens))), "lost, doubled or out of order"
+    assert outcome.indexes == list(range(len(outcome.tokens))), "lost, repeated or out of order"
     return outcome
 
 
 async def resume(
     router: Router, wanted: inference_pb2.ResumeRequest, caller: Identity = ANONYMOUS
 ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
-    """The rest of an answer."""
+    """Resume an answer and yield the rest of it."""
     delivery = await router.open_resumed(wanted, caller)
     async with aclosing(delivery.responses()) as responses:
         async for response in responses:
@@ -107,13 +108,15 @@ def play(
     text: TextCodec | None = None,
     clean_after_s: float = 1.0,
     limits_of: Callable[[str], TenantLimits] = no_limits,
+    traces: Traces = NO_TRACES,
 ) -> None:
-    """Run a script under virtual time, with a router and these workers; at its end, nothing may be
-    left in the router's tables or, `clean_after_s` later, on the workers."""
+    """Run a script under virtual time, with a router and these workers. Then assert that no request
+    is left in the router's tables and, `clean_after_s` later, on the workers."""
 
     async def main() -> None:
         cluster = ScriptedCluster()
-        async with Router(config or RouterConfig(), cluster, text, limits_of=limits_of) as router:
+        whole = config or RouterConfig()
+        async with Router(whole, cluster, text, limits_of=limits_of, traces=traces) as router:
             cluster.router_announce = router.announce
             for worker_id in workers:
                 cluster.start_worker(worker_id)

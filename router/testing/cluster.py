@@ -1,4 +1,4 @@
-"""Scripted workers around one router, over memory links, for virtual time."""
+"""Scripted workers of one router, connected over memory links, for virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ROLES = {"p": (PREFILL,), "d": (DECODE,), "b": (PREFILL, DECODE)}
 
 
 class ScriptedCluster:
-    """Is the router's dialer. `router_announce` is `Router.announce`, once there is a router."""
+    """The workers, and the router's dialer. Once there is a router, set `router_announce` to its
+    `announce`."""
 
     def __init__(self, latency_s: float = 0.0005) -> None:
         self.workers: dict[str, ScriptedWorker] = {}  # the live incarnation, by worker id
@@ -29,10 +30,10 @@ class ScriptedCluster:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start_worker(self, worker_id: str, **knobs: Any) -> ScriptedWorker:
-        """A new incarnation. The first letter of its id tells its roles: p, d, or b for both."""
+        """Start a new incarnation. The id's first letter gives its roles: p, d, or b for both."""
         former = self.workers.get(worker_id)
         if former is not None and not former.is_dead:
-            former.kill()  # one incarnation at a time, as a launcher has it
+            former.kill()  # launchers too run one incarnation at a time
         self._last_epoch += 1
         worker = ScriptedWorker(self, worker_id, self._last_epoch, ROLES[worker_id[0]], **knobs)
         self.workers[worker_id] = worker
@@ -42,17 +43,17 @@ class ScriptedCluster:
 
     def announce(self, worker: ScriptedWorker) -> None:
         if self.router_announce is not None and self.peer(worker.address) is worker:
-            # else: it says so again in a second, when the former may have been missed
+            # refused while the router takes the former incarnation for alive; repeated every second
             with contextlib.suppress(NameTakenError):
                 self.router_announce(worker.announce())
 
     def peer(self, address: worker_pb2.WorkerAddress) -> ScriptedWorker | None:
-        """The live worker of exactly that incarnation."""
+        """The worker if this very incarnation is alive, else None."""
         worker = self.workers.get(address.worker_id)
         return worker if worker and worker.epoch == address.epoch and not worker.is_dead else None
 
     def drop_assign(self, row: ScriptedRow) -> None:
-        """The first token ended the request: the decode worker forgets it."""
+        """Remove the row from its decode worker: the first token ended the request."""
         peer = self.peer(row.assign.decode)
         if peer is not None:
             peer.rows.pop(row.key, None)

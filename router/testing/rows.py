@@ -1,4 +1,4 @@
-"""A row of a scripted worker, and the tokens that every scripted worker agrees on."""
+"""A row of a scripted worker, and the function that gives every scripted worker its next token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ EOS = 0
 
 
 def next_token(tokens: Sequence[int]) -> int:
-    """The token after `tokens`: a hash of all of them, never `EOS`, so that any slip shows."""
+    """The token after `tokens`: a hash of all of them, so that every mistake shows. Never `EOS`."""
     return 1 + zlib.crc32(array("I", tokens).tobytes()) % (VOCAB - 1)
 
 
 def expected_answer(prompt: Sequence[int], n_tokens: int) -> list[int]:
-    """What a cluster of scripted workers must answer."""
+    """The answer that a cluster of scripted workers must give."""
     tokens = list(prompt)
     for _ in range(n_tokens):
         tokens.append(next_token(tokens))
@@ -29,7 +29,7 @@ def expected_answer(prompt: Sequence[int], n_tokens: int) -> list[int]:
 
 
 def columns_of(tokens: Sequence[HeardToken]) -> list[worker_pb2.TokenColumns]:
-    """As a worker sends them: a prefill role's before a decode role's."""
+    """The tokens as a worker sends them: those of its prefill role first."""
     columns = []
     for role in (worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE):
         writer = ColumnWriter(role)
@@ -59,14 +59,14 @@ class ScriptedRow:
 
     @property
     def index(self) -> int:
-        """Of the next token in the answer."""
+        """The index of the next token in the answer."""
         return len(self.tokens) - self.assign.n_prompt
 
     def is_role(self, role: int) -> bool:
         return role in self.assign.roles
 
     def append(self, token: int, role: worker_pb2.Role) -> HeardToken:
-        """The next token of the answer, logged; with its finish reason if it is the last."""
+        """Append the next token of the answer, with a finish reason if it is the last."""
         finish_reason = GOES_ON
         if self.index + 1 >= self.assign.sampling.max_tokens:
             finish_reason = sampling_pb2.FINISH_REASON_LENGTH

@@ -1,4 +1,4 @@
-"""One request, one fault, and an answer that must be exact all the same."""
+"""Runs one request during which a fault happens, and checks that the answer is exact."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def scenario(
     check: Callable[[Router, ScriptedCluster], None] = lambda router, cluster: None,
     config: Any = None,
 ) -> None:
-    """One request; at `at_s` after its start `fault(router, cluster, its P, its D)` happens; the
-    answer must be exact all the same."""
+    """Run one request. `at_s` after its start, call `fault(router, cluster, prefill_worker,
+    decode_worker)` with the ids of its workers. Assert that the answer is exact."""
 
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         for worker in cluster.workers.values():

@@ -1,4 +1,4 @@
-"""Scripted workers behind real gRPC servers on loopback, around a `RouterServer`."""
+"""A `RouterServer` and its scripted workers, each behind a real gRPC server on loopback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import grpc
 from twolane.router.config import RouterConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.members.dialer import GrpcDialer
+from twolane.router.requests.traces import NO_TRACES, Traces
 from twolane.router.store import Store
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.worker import ScriptedWorker
 from twolane.router.text.codec import TextCodec
+from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.link import GrpcLink
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.security.key_file import KeyFile
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
@@ -39,16 +40,17 @@ async def serve_cluster(
     text: TextCodec | None = None,
     keys: KeyFile | None = None,
     store: Store | None = None,
+    traces: Traces = NO_TRACES,
     **knobs: Any,
 ) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
-    """A router and its workers, all on this event loop, each with a port of its own."""
+    """Serve a router and its workers on this event loop, each at its own port."""
     cluster = ScriptedCluster()
     config = config or RouterConfig()
     server_config = server_config or ServerConfig(stop_grace_s=0.2, metrics_port=None)
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(server_config.credentials))
         router_server = await stack.enter_async_context(
-            RouterServer(config, server_config, dialer, text, keys=keys, store=store)
+            RouterServer(config, server_config, dialer, text, keys=keys, store=store, traces=traces)
         )
         cluster.router_announce = router_server.router.announce
         for worker_id in worker_ids:

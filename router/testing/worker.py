@@ -1,5 +1,5 @@
-"""A worker that follows the contract of worker.proto by the script: tokens are hashes, transfers
-are timers. Its knobs make it slow, full, wrong, frozen or dead.
+"""A scripted worker: follows the contract of worker.proto, with hashes for tokens and timers for
+transfers. Its attributes make it slow, full, wrong, frozen or dead.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twolane.refusals import Refusal
 from twolane.router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
 from twolane.rpc.link import Link, LinkBrokenError
 from twolane.testing.heard import HeardToken
-from twolane.v1 import cluster_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, drain_pb2, worker_pb2
 
 if TYPE_CHECKING:
     from twolane.router.testing.cluster import ScriptedCluster
@@ -25,7 +25,7 @@ ServerLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
 
 
 class ScriptedWorker:
-    """One incarnation. `cluster` tells it of its peers."""
+    """One incarnation. It finds its peers through `cluster`."""
 
     def __init__(
         self,
@@ -48,14 +48,14 @@ class ScriptedWorker:
         self.roles, self.model, self.fingerprint = roles, model, fingerprint
         self.n_pages, self.decode_rows = n_pages, decode_rows
         self.prefill_s, self.transfer_s, self.step_s = 0.02, 0.01, 0.01
-        self.is_full = False  # as a decode worker it grants nothing
-        self.refuses = ""  # reason for every Assign
-        self.fails = ""  # reason for every row
-        self.wrong_at = -1  # as a decode worker it says a wrong token at this index
-        # request id -> index before which it is preempted once
+        self.is_full = False  # as a decode worker, it grants no pages
+        self.refuses = ""  # if set, the reason for which it refuses every Assign
+        self.fails = ""  # if set, the reason for which every row fails
+        self.wrong_at = -1  # as a decode worker, it sends a wrong token at this index
+        # request id -> index of the token before which it is preempted, once
         self.preempt_at: dict[str, int] = {}
-        self.echoes = False  # answers are the prompt again, not hashes
-        self.repeats = 1  # how often each token event is sent
+        self.echoes = False  # its answers repeat the prompt
+        self.repeats = 1  # how often it sends each token
         self.loses: Callable[[worker_pb2.SessionResponse], bool] = lambda message: False
         self.judges = True
         self.is_dead = self.is_frozen = self.is_draining = False
@@ -64,7 +64,7 @@ class ScriptedWorker:
             setattr(self, name, value)
         self.rows: dict[tuple[str, int], ScriptedRow] = {}
         self.ended: dict[tuple[str, int], ScriptedRow] = {}
-        self.commands: list[worker_pb2.SessionRequest] = []  # all that ever came
+        self.commands: list[worker_pb2.SessionRequest] = []  # every command received
         self._tombstones: set[tuple[str, int]] = set()
         self._link: ServerLink | None = None
         self._postponed: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -89,7 +89,7 @@ class ScriptedWorker:
     # The session
 
     async def serve(self, link: ServerLink) -> None:
-        """One session, until it breaks or the worker dies."""
+        """Serve one session until it breaks or the worker dies."""
         try:
             first = await link.receive()
             if first.open.worker_epoch != self.epoch or self.is_dead:
@@ -110,17 +110,17 @@ class ScriptedWorker:
             link.close()
 
     def cut(self) -> None:
-        """The session breaks; both sides live."""
+        """Break the session; both sides stay alive."""
         if self._link is not None:
             self._link.close()
 
     def kill(self) -> None:
-        """The process is gone."""
+        """End as a killed process does."""
         self.is_dead = True
         self.cut()
 
     def freeze(self) -> None:
-        """As SIGSTOP: nothing happens any more, the connection stays."""
+        """Stop as with SIGSTOP: do nothing any more, but keep the connection open."""
         self.is_frozen = True
 
     def thaw(self) -> None:
@@ -130,7 +130,7 @@ class ScriptedWorker:
             self._do(work, *args)
 
     def later(self, delay_s: float, work: Callable[..., None], *args: Any) -> None:
-        """Do it then, if the process lives; a frozen one does it when it is thawed."""
+        """Call `work` after the delay if the worker is alive then; if frozen, once thawed."""
         asyncio.get_running_loop().call_later(delay_s, self._do, work, *args)
 
     def _do(self, work: Callable[..., None], *args: Any) -> None:
@@ -168,7 +168,7 @@ class ScriptedWorker:
         )
 
     def heartbeat(self) -> None:
-        """Announce and report, as once a second."""
+        """Announce itself and report its load. The cluster calls this once a second."""
         self.cluster.announce(self)
         self.later(0, lambda: self.say(load=self.load()))
 
@@ -181,7 +181,7 @@ class ScriptedWorker:
         if handler is not None:
             handler(getattr(command, name))
 
-    def _on_drain(self, drain: worker_pb2.Drain) -> None:
+    def _on_drain(self, drain: drain_pb2.Drain) -> None:
         self.is_draining = drain.enabled
 
     def _on_assign(self, assign: worker_pb2.Assign) -> None:
@@ -241,16 +241,23 @@ class ScriptedWorker:
 
     def _on_find(self, find: worker_pb2.Find) -> None:
         found = worker_pb2.Found(find=find)
-        for row in self._of_submission(find.submission_id):
+        name = find.submission_id
+        if find.request_id:
+            label = find.tenant, find.request_id
+            rows = [*self.ended.values(), *self.rows.values()]
+            names = [r.key[0] for r in rows if (r.assign.tenant, r.assign.request_id) == label]
+            name = names[-1] if names else ""
+        for row in self._of_submission(name):
             found.submission_id = row.key[0]
             found.attempts.add(key=row.assign.key, has_ended=row.phase == "ended")
         self._answer(worker_pb2.SessionResponse(found=[found]))
 
     def _on_adopt(self, adopt: worker_pb2.Adopt) -> None:
-        """Whoever asks; fences are real workers' business."""
+        """Let any router adopt; unlike a real worker, ignore fences."""
         adopted = worker_pb2.Adopted(submission_id=adopt.submission_id, fence=adopt.fence)
         found = self._of_submission(adopt.submission_id)
-        rows = [row for row in found if row.assign.tenant == adopt.tenant]
+        shown = adopt.tenant, adopt.resume_hash
+        rows = [r for r in found if (r.assign.tenant, r.assign.resume_hash) == shown]
         adopted.result = adopted.RESULT_ADOPTED if rows else adopted.RESULT_GONE
         for row in rows:
             adopted.attempts.add(
@@ -280,7 +287,7 @@ class ScriptedWorker:
                 else:
                     self._end(row, K.KIND_DEAD, DECODE)
 
-    # What rows do
+    # Rows
 
     def _next_token(self, row: ScriptedRow) -> int:
         if not self.echoes:
@@ -304,15 +311,15 @@ class ScriptedWorker:
             self.later(self.transfer_s, self._transferred, row, row.key)
 
     def _transferred(self, row: ScriptedRow, key: tuple[str, int]) -> None:
-        """The pages have been sent: does the decode worker take them?"""
+        """The pages are sent. Hand the row to the decode worker, or try again later."""
         if row.phase != "holding" or row.key != key:
             return
         peer = self.cluster.peer(row.assign.decode)
-        if peer is self:  # it was told to keep the row
+        if peer is self:  # retargeted to itself
             self.join(row, row.tokens[-1])
             return
         if peer is None or peer.is_frozen:
-            self.later(0.05, self._transferred, row, key)  # until the router says where to
+            self.later(0.05, self._transferred, row, key)  # until the router retargets it
             return
         if peer.is_full:
             self.say(rows=[row.row_event(K.KIND_UNPLACED, PREFILL)])
@@ -320,13 +327,13 @@ class ScriptedWorker:
             return
         mine = peer.rows.get(row.key)
         if mine is None or mine.phase != "waiting":
-            self.later(0.05, self._transferred, row, key)  # its ASSIGN is on its way, or never was
+            self.later(0.05, self._transferred, row, key)  # its Assign is late, or was never sent
             return
         peer.join(mine, row.tokens[-1])
         self._end(row, K.KIND_HANDED_OVER, PREFILL)
 
     def join(self, row: ScriptedRow, first_token: int) -> None:
-        """As a decode worker: the row is ours, with its first token."""
+        """As the decode worker, take the row over with its first token."""
         if row.phase == "waiting":
             index = row.index
             row.tokens.append(first_token)

@@ -1,1 +1,1 @@
-"""Text to tokens and back: tokenizer, chat template, stop strings."""
+"""Converts text to tokens and back: tokenizer, chat template, stop strings."""

@@ -1,7 +1,7 @@
-"""The text of one answer: tokens in, final text out, with a search for stop strings.
+"""The text of one answer: converts tokens to final text, and searches it for stop strings.
 
     token ──> detokenizer ──> piece ──> stop watch ──> unsent ──> take
-              holds half a character    holds what may begin a stop string
+              holds partial characters  holds what may begin a stop string
 
 All text goes through both, in this order, so later text never overtakes held text.
 """
@@ -37,10 +37,10 @@ class AnswerText:
         self._unsent: list[str] = []
 
     def add(self, token_id: int, *, is_last: bool, is_stop: bool) -> bool:
-        """Return whether a stop string is complete: then the answer ends with this token.
+        """Add a token. Returns whether a stop string is complete, so that the answer ends with it.
 
-        `is_last`: according to the worker. `is_stop`: by its id; its text is not part of the
-        answer.
+        `is_last`: the worker ends the answer with it. `is_stop`: it is a stop token, whose text is
+        not part of the answer.
         """
         self._n_tokens += 1
         piece = "" if is_stop else self._detokenizer.add(token_id)
@@ -54,7 +54,7 @@ class AnswerText:
             self._unsent.append(self._stops.flush())
 
     def take(self) -> str:
-        """The text that is final and has not been taken yet."""
+        """Take the final text that has not been taken yet."""
         unsent = self._unsent
         text = unsent[0] if len(unsent) == 1 else "".join(unsent)
         unsent.clear()

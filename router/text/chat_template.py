@@ -18,7 +18,7 @@ import jinja2.sandbox
 
 from twolane.errors import InvalidRequestError
 
-# what a template can raise: the sandbox runs methods of strings, lists and dicts
+# errors that a template can raise: the sandbox runs methods of strings, lists and dicts
 _REFUSALS = (
     jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError
 )  # fmt: skip
@@ -50,7 +50,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that ends where the assistant begins.
+        """Render the prompt up to the assistant's turn.
 
         Raises `InvalidRequestError` if the template refuses the messages (for example two of one
         role in a row).
@@ -65,7 +65,7 @@ class ChatTemplate:
             )
         except RecursionError as error:
             raise InvalidRequestError(
-                "the model's chat template calls itself without end", field="chat"
+                "the model's chat template recurses infinitely", field="chat"
             ) from error
         except _REFUSALS as error:
             raise InvalidRequestError(

@@ -1,6 +1,7 @@
 """The sampling defaults of a model's authors, from its generation_config.json.
 
-As in vLLM: six fields, whatever `do_sample` is. A request's own values take precedence.
+As in vLLM, these are six fields, and `do_sample` does not matter. A request's own values take
+precedence.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class ModelDefaults:
     max_tokens: int | None = None
 
     def applied(self, params: SamplingParams, given: sampling_pb2.SamplingParams) -> SamplingParams:
-        """`params` with the model's values where the message that they come from sets none."""
+        """`params`, with the model's values for fields that the request's message `given` does not
+        set."""
         unset = {k: v for k, v in self.sampling.items() if not given.HasField(k)}
         return replace(params, **unset) if unset else params
 
@@ -37,11 +39,11 @@ NO_DEFAULTS = ModelDefaults()
 
 
 def read_defaults(directory: Path) -> ModelDefaults:
-    """Of a model directory; none where it has no such file. Raises `ModelFilesError`."""
+    """The defaults of a model directory; empty if it has no such file. Raises `ModelFilesError`."""
     facts = read_json(directory / FILE)
     said = {name: facts[name] for name in _SAMPLING if facts.get(name) is not None}
     if said.get("top_k") == -1:
-        said["top_k"] = 0  # both are "all"
+        said["top_k"] = 0  # both mean the whole vocabulary
     most = facts.get("max_new_tokens")
     try:
         SamplingParams(max_tokens=most, **said)

@@ -22,7 +22,7 @@ class ModelFilesError(Exception):
 
 
 class NoTemplateError(ModelFilesError):
-    """The model cannot be chatted with; its tokenizer may be sound."""
+    """The model has no usable chat template; its tokenizer may still be usable."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -40,14 +40,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Raises `ModelFilesError` for what git leaves in place of a large file."""
+    """Raise `ModelFilesError` if the file is a git-lfs pointer."""
     if is_lfs_pointer(path):
         raise ModelFilesError(lfs_complaint(path))
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json; in directories of older tools, without `added_tokens_decoder` there,
-    with special_tokens_map.json on top."""
+    """The contents of tokenizer_config.json. If it has no `added_tokens_decoder`, as from older
+    tools, special_tokens_map.json overrides it."""
     config = read_json(directory / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= read_json(directory / "special_tokens_map.json")
@@ -55,8 +55,8 @@ def tokenizer_config(directory: Path) -> dict[str, Any]:
 
 
 def template_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a chat template knows by name: the usual ones, those of
-    `extra_special_tokens` where these have names, and every other `…_token`."""
+    """The special tokens that a chat template can use by name: the usual ones, the named ones of
+    `extra_special_tokens`, and every other `…_token`."""
     extra = config.get("extra_special_tokens")
     named = {**config, **(extra if isinstance(extra, dict) else {})}
     found = {}
@@ -70,7 +70,7 @@ def template_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 def chat_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate:
     """From the first of chat_template.jinja, chat_template.json, tokenizer_config.json.
 
-    Raises `NoTemplateError` if there is none, or none that can be used.
+    Raises `NoTemplateError` if there is no usable one.
     """
     path = directory / "chat_template.jinja"
     source: object
@@ -79,7 +79,7 @@ def chat_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate:
     else:
         source = read_json(directory / "chat_template.json").get("chat_template")
         source = source or config.get("chat_template")
-    if isinstance(source, list):  # several, by name
+    if isinstance(source, list):  # several named templates
         by_name = {entry["name"]: entry["template"] for entry in source}
         if "default" not in by_name:
             names = ", ".join(by_name)

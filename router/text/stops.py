@@ -1,11 +1,11 @@
-"""Stop strings across token borders, as a pure function of the text so far.
+"""Finds stop strings across token boundaries, as a pure function of the text so far.
 
     fed so far:   …emitted…|held|            held = the longest end of the text that may be the
     next piece:                  |piece|            beginning of a stop string
 
-The result does not depend on how the text was split into pieces: it is that of one character at a
-time. The stop string that ends first wins (of two that end together, the longer), and neither it
-nor anything after it is emitted.
+The result does not depend on how the text is split into pieces: it is the same as for single
+characters. The stop string that ends first is found (of two that end together, the longer one);
+neither it nor any text after it is emitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class StopWatch:
         self._held = ""
 
     def feed(self, piece: str) -> tuple[str, bool]:
-        """The text that is safe to emit now, and whether a stop string was found.
+        """Feed text. Returns the text that is safe to emit now, and whether a stop string was
+        found.
 
         After a hit nothing more may be fed.
         """
@@ -40,13 +41,13 @@ class StopWatch:
         return text[: len(text) - n_held], False
 
     def flush(self) -> str:
-        """The answer is over without a stop string: the held text."""
+        """Return the held text, at the end of an answer without a stop string."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
+    """The length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for n in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:n]):
             return n

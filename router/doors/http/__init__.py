@@ -1,1 +1,1 @@
-"""The OpenAI-style HTTP door: another way into `Router.generate`, beside gRPC's."""
+"""The OpenAI-compatible HTTP door, a second interface to `Router.generate` beside gRPC."""

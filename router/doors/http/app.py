@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from starlette.applications import Starlette
@@ -10,13 +11,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from twolane.errors import TwolaneError, UnknownModelError
 from twolane.router.config import HttpConfig
+from twolane.router.doors.http.again import take_again
 from twolane.router.doors.http.answering import Answering
-from twolane.router.doors.http.call_id import take_call_id
 from twolane.router.doors.http.caller import caller_of
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.choices.chat import ChatMessage
@@ -29,33 +30,41 @@ from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
 from twolane.security.identity import Identity
 
+Chat = Callable[[Request], Awaitable[ASGIApp]]
 
-def make_app(router: Router, config: HttpConfig) -> Starlette:
-    """Everything goes through `router`, whose limits, admission and errors are those of gRPC. The
-    connection (`twolane.router.doors.http.connection`) has checked heads, and brings whole bodies
-    within bounds.
+
+def make_app(
+    router: Router,
+    config: HttpConfig,
+    more_routes: Callable[[Chat], Sequence[BaseRoute]] = lambda chat: (),
+) -> Starlette:
+    """All requests go through `router`, so limits, admission and errors are the same as with gRPC.
+    The connection (`twolane.router.doors.http.connection`) has checked each request's head, and
+    delivers its whole body, which is within bounds. `more_routes` are given what answers chats.
     """
     started = int(time.time())
 
     async def completions(request: Request) -> ASGIApp:
-        call_id = take_call_id(request)
         caller = caller_of(request)
         request.state.rate_limits = partial(_rate_limits, router, caller)
-        router.check_room(caller, priority=0)
+        again = await take_again(request, caller)
+        if not again.resumed and not again.looks_first:  # what runs was let in
+            router.check_room(caller, priority=0)
         with router.refusals.noting():
             asked = parse_completion(await request.body(), max_prompts=config.prompts)
         choice = partial(Completion, asked, router.token_bytes)
-        return Answering(router, asked, caller, call_id, choice)
+        return Answering(router, asked, caller, again, choice)
 
     async def chat(request: Request) -> ASGIApp:
-        call_id = take_call_id(request)
         caller = caller_of(request)
         request.state.rate_limits = partial(_rate_limits, router, caller)
-        router.check_room(caller, priority=0)
+        again = await take_again(request, caller)
+        if not again.resumed and not again.looks_first:  # what runs was let in
+            router.check_room(caller, priority=0)
         with router.refusals.noting():
             asked = parse_chat(await request.body())
         choice = partial(ChatMessage, asked, router.token_bytes)
-        return Answering(router, asked, caller, call_id, choice)
+        return Answering(router, asked, caller, again, choice)
 
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]
@@ -69,7 +78,7 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
         raise UnknownModelError(f"no worker serves {name!r}")
 
     async def health(request: Request) -> Response:
-        """As gRPC's health: 200 only while some model can be served."""
+        """As gRPC's health service: 200 only while some model can be served."""
         if router.can_serve():
             return JSONResponse({"status": "serving"})
         return JSONResponse({"status": "not serving"}, 503)
@@ -79,6 +88,7 @@ def make_app(router: Router, config: HttpConfig) -> Starlette:
             Route("/health", health),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
+            *more_routes(chat),
             Mount(
                 "/v1",
                 routes=[
@@ -106,7 +116,7 @@ def _rate_limits(router: Router, caller: Identity) -> dict[str, str]:
 
 
 def _model(model: ModelFacts, created: int) -> dict[str, object]:
-    """OpenAI's fields; `max_model_len` as vLLM has it, and what a load generator must know."""
+    """OpenAI's fields, vLLM's `max_model_len`, and what a load generator must know."""
     return {
         "id": model.name,
         "object": "model",

@@ -1,5 +1,5 @@
-"""What a call goes by: the client's `x-request-id`, or an id that is drawn here. It names the
-answer, its requests at the router, and comes back as a header of every answer and error."""
+"""The id of a call: the client's `x-request-id`, or one drawn at random. It names the answer and
+its requests at the router, and is a header of every answer and error."""
 
 from __future__ import annotations
 
@@ -15,26 +15,32 @@ HEADER = "x-request-id"
 
 
 def take_call_id(request: Request) -> str:
-    """Once a call. Raises `InvalidRequestError`; the error's answer has a drawn id then."""
+    """Set the call's id and return it. Call it once per call. Raises `InvalidRequestError`; the
+    error's answer then has a drawn id."""
     request.state.call_id = secrets.token_hex(8)
     given = request.headers.get(HEADER)
     if not given:
         return str(request.state.call_id)
-    if not _may_name(given):
-        text = f"{HEADER} must be at most {MAX_REQUEST_ID_CHARS} printable ASCII characters; "
-        raise InvalidRequestError(f"{text}it has {len(given)}", field=HEADER)
+    check_name(given, HEADER)
     request.state.call_id = given
     return given
 
 
+def check_name(given: str, header: str) -> None:
+    """Raise `InvalidRequestError` if `given` cannot name a request."""
+    if not _may_name(given):
+        text = f"{header} must be at most {MAX_REQUEST_ID_CHARS} printable ASCII characters; "
+        raise InvalidRequestError(f"{text}it has {len(given)}", field=header)
+
+
 def refused_call_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Of a call that comes no further than its head, whose names are in lower case."""
+    """The id of a call that is refused by its head. The names in `headers` are in lower case."""
     given = dict(headers).get(HEADER.encode(), b"").decode("latin-1")
     return given if given and _may_name(given) else secrets.token_hex(8)
 
 
 def call_id_header(request: Request) -> dict[str, str]:
-    """Of an answer's head; empty before `take_call_id`."""
+    """The header with the call's id; empty before `take_call_id`."""
     call_id = getattr(request.state, "call_id", None)
     return {} if call_id is None else {HEADER: call_id}
 

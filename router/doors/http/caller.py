@@ -1,24 +1,50 @@
-"""Who sends a request: found out when its head is there, before any of its body is read."""
+"""Authenticates the caller of a request by its head, before any of its body is read."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
 from twolane.errors import PermissionDeniedError, UnauthenticatedError
 from twolane.router.doors.http.head import Headers, Refusal
-from twolane.security.access import HTTP_OPEN, HTTP_ROLES
+from twolane.security.access import (
+    CONSOLE,
+    CONSOLE_ACT_ROLES,
+    CONSOLE_ACTS,
+    CONSOLE_ROLES,
+    HTTP_OPEN,
+    HTTP_ROLES,
+)
 from twolane.security.gate import AUTHORIZATION, Gate
 from twolane.security.identity import Identity
 
 
+@dataclass(frozen=True, slots=True)
+class HttpGates:
+    """Of the HTTP door. `console` is the gate of the console's paths; None: there is none."""
+
+    clients: Gate
+    console: Gate | None = None
+
+    def admit(
+        self, path: str, certificate: Mapping[str, Any] | None, shown: Mapping[str, str]
+    ) -> Identity:
+        """As `Gate.admit_http`."""
+        if self.console is None or not path.startswith(CONSOLE):
+            return self.clients.admit_http("http", HTTP_ROLES, certificate, shown)
+        roles = CONSOLE_ACT_ROLES if path in CONSOLE_ACTS else CONSOLE_ROLES
+        return self.console.admit_http("console", roles, certificate, shown)
+
+
 def refusal_of_caller(
-    gate: Gate, scope: Any, headers: Headers, transport: asyncio.Transport
+    gates: HttpGates, scope: Any, headers: Headers, transport: asyncio.Transport
 ) -> Refusal | None:
-    """None: the caller may go on, and `caller_of` returns his identity, except at paths that are
-    open to all. `scope` is the request's, as ASGI has it."""
+    """The refusal of a caller; None if it is authorised. `caller_of` then returns its identity,
+    except at paths that are open to all. `scope` is the request's ASGI scope."""
     if scope["path"] in HTTP_OPEN:
         return None
     shown = {
@@ -28,7 +54,7 @@ def refusal_of_caller(
     }
     certificate = transport.get_extra_info("peercert")
     try:
-        caller = gate.admit_http("http", HTTP_ROLES, certificate, shown)
+        caller = gates.admit(scope["path"], certificate, shown)
     except UnauthenticatedError as error:
         return Refusal(401, error.message)
     except PermissionDeniedError as error:
@@ -38,6 +64,6 @@ def refusal_of_caller(
 
 
 def caller_of(request: Request) -> Identity:
-    """Of a request that `refusal_of_caller` has let through."""
+    """The caller of a request that `refusal_of_caller` has not refused."""
     identity: Identity = request.state.identity
     return identity

@@ -1,4 +1,4 @@
-"""What a client may ask at /v1/chat/completions: messages of text, for one answer of text."""
+"""The request body of /v1/chat/completions: text messages, for one text answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from twolane.errors import InvalidRequestError
-from twolane.router.doors.http.request import Request, parse
+from twolane.router.doors.http.request import RequestBody, parse
 from twolane.v1 import inference_pb2
 
 
@@ -19,11 +19,11 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which roles there are is for the model's chat template to say."""
+    """One message. The model's chat template decides which roles are valid."""
 
     role: str
     content: str | list[TextPart]
-    # not served yet; null in an answer that a client hands back
+    # not served yet; null in an answer that a client sends back
     name: None = None
     tool_calls: None = None
     tool_call_id: None = None
@@ -36,15 +36,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def text(self) -> str:
-        """Parts stand on lines of their own, as in vLLM."""
+        """The content as text, each part on its own line, as in vLLM."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content)
 
 
-class ChatRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`logprobs` asks for them, `top_logprobs` for so many of the likeliest, too. Without a bound
-    the answer may be as long as fits; `max_tokens` is the older name of `max_completion_tokens`."""
+class ChatRequest(RequestBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`logprobs` requests log-probabilities, `top_logprobs` also those of that many likeliest
+    tokens. Without a bound the answer may be as long as fits; `max_tokens` is the older name of
+    `max_completion_tokens`."""
 
     plain: ClassVar = {
         "n": 1,
@@ -62,8 +63,8 @@ class ChatRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    safety_identifier: str | None = None  # of no consequence, as `user`
-    # refused if they ask for more than one plain answer
+    safety_identifier: str | None = None  # ignored, like `user`
+    # refused if they request more than one plain answer
     n: int | None = None
     modalities: list[str] | None = None
     response_format: dict[str, Any] | None = None
@@ -89,7 +90,7 @@ class ChatRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True
         likeliest = (self.top_logprobs or 0) if self.logprobs else None
         with self.naming_fields():
             message = self._to_router(max_tokens=most, top_logprobs=likeliest)
-        message.chat.SetInParent()  # also if nothing is said
+        message.chat.SetInParent()  # also if there are no messages
         for said in self.messages:
             message.chat.messages.add(role=said.role, content=said.text)
         return [message]
@@ -104,12 +105,12 @@ _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
 def parse_chat(body: bytes) -> ChatRequest:
-    """Raises as `parse` does."""
+    """Parse a body. Raises as `parse` does."""
     request = parse(_DECODER, body)
     if request.top_logprobs is not None and not request.logprobs:
         raise InvalidRequestError("top_logprobs needs logprobs", field="top_logprobs")
     bounds = {request.max_tokens, request.max_completion_tokens} - {None}
     if len(bounds) > 1:
-        text = "max_tokens and max_completion_tokens are two names of one bound, and differ"
+        text = "max_tokens and max_completion_tokens are two names for one bound, but they differ"
         raise InvalidRequestError(text, field="max_tokens")
     return request

@@ -1,8 +1,8 @@
-"""Straight to the transport of one connection: the chunks of an answer whose head is out.
+"""Writes the chunks of an answer, whose head was sent, directly to its connection's transport.
 
-An ASGI application finds it in its scope, as the extension `twolane.chunks`. Head and end of an
-answer go through ASGI's `send` as always. What comes between may go through here: the bytes are
-those of uvicorn's `send`, without a coroutine and five wrappers for each token.
+An ASGI application finds the writer in its scope, as the extension `twolane.chunks`. The head and
+the end of an answer go through ASGI's `send` as usual. The chunks between may be written here: the
+bytes are the same as with uvicorn's `send`, without a coroutine and five wrappers for each token.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ EXTENSION = "twolane.chunks"
 
 
 def _nothing() -> None:
-    """Nobody writes."""
+    """The callback while no answer uses the writer."""
 
 
 class ChunkWriter:
-    """Of one connection. `on_pause` and `on_resume` tell when the transport takes no more, and when
-    it does again; nothing is written in between."""
+    """The writer of one connection. It calls `on_pause` when the transport's buffer is full and
+    `on_resume` when it has room again; do not write in between."""
 
     __slots__ = ("_flow", "_transport", "on_pause", "on_resume")
 
@@ -32,7 +32,7 @@ class ChunkWriter:
         self.release()
 
     def release(self) -> None:
-        """The answer needs it no more."""
+        """End the use of the writer by an answer."""
         self.on_pause: Callable[[], None] = _nothing
         self.on_resume: Callable[[], None] = _nothing
 
@@ -41,7 +41,7 @@ class ChunkWriter:
         return self._flow.write_paused
 
     def write(self, data: bytes) -> None:
-        """One chunk, not empty. To a client that has gone nothing is written."""
+        """Write one chunk, which is not empty. Does nothing if the client has disconnected."""
         assert not self._flow.write_paused
         if not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -1,4 +1,4 @@
-"""What a client may ask at /v1/completions: one prompt, or several at once."""
+"""The request body of /v1/completions: one prompt or several."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import msgspec
 
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import MAX_INT
-from twolane.router.doors.http.request import Request, parse
+from twolane.router.doors.http.request import RequestBody, parse
 from twolane.v1 import inference_pb2
 
 Prompt = str | list[int]
 KindT = TypeVar("KindT")
 
 
-class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`prompt` is a text, a list of token ids, or a list of either. `logprobs` is how many of the
-    likeliest tokens to show."""
+class CompletionRequest(RequestBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`prompt` is a text, a list of token ids, or a list of either. `logprobs` is the number of
+    likeliest tokens to return."""
 
     plain: ClassVar = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
     own_names: ClassVar = {
@@ -27,7 +27,7 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
         "request_id": "x-request-id",
     }
 
-    default_max_tokens: ClassVar = 16  # OpenAI's
+    default_max_tokens: ClassVar = 16  # OpenAI's default
 
     prompt: str | list[int | str | list[int]]
     logprobs: int | None = None
@@ -38,7 +38,7 @@ class CompletionRequest(Request, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def prompts(self) -> list[Prompt]:
-        """At least one. Raises `InvalidRequestError` if kinds are mixed."""
+        """The prompts, at least one. Raises `InvalidRequestError` if kinds are mixed."""
         given = self.prompt
         if isinstance(given, str):
             return [given]
@@ -74,7 +74,7 @@ _DECODER = msgspec.json.Decoder(CompletionRequest)
 
 
 def parse_completion(body: bytes, *, max_prompts: int) -> CompletionRequest:
-    """Raises as `parse` does."""
+    """Parse a body. Raises as `parse` does."""
     request = parse(_DECODER, body)
     n_prompts = len(request.prompts)
     if n_prompts > max_prompts:
@@ -94,5 +94,5 @@ def _set_prompt(message: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
     for token in (min(prompt), max(prompt)) if prompt else ():
         if not 0 <= token <= MAX_INT:
             raise InvalidParameterError("prompt", token, "a token id")
-    message.token_ids.SetInParent()  # also if there are none
+    message.token_ids.SetInParent()  # also if there are no tokens
     message.token_ids.ids.extend(prompt)

@@ -1,6 +1,6 @@
-"""At most so many requests at once: more are refused, in a way that clients retry. A tenant that
-has few of them is let in beyond that, so that no other tenant shuts it out: who gives its place to
-whom is for admission to say."""
+"""Bounds concurrent requests: more are refused, with a status that clients retry. A tenant that has
+few running requests may exceed the bound, so that other tenants cannot lock it out; admission then
+decides which request is evicted."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twolane.router.doors.http.errors import too_many_requests
 
-FEW_OF = 16  # a tenant with less than this part of all has few
+FEW_OF = 16  # a tenant has few if it has less than 1/16 of the bound
 
 
 class ConcurrencyLimit:
-    """Around an ASGI application. A request counts from its last byte until the last one of its
-    answer, or until its client has gone; a connection that waits for its next one does not."""
+    """Wraps an ASGI application. A request counts from its last byte until the last byte of its
+    answer, or until its client disconnects; idle connections do not count."""
 
     def __init__(self, app: ASGIApp, most: int, retry_after_s: float) -> None:
         self._app = app
         self._most = most
         self._retry_after_s = retry_after_s
-        self._running: dict[object, str] = {}  # whose it is
-        self._n_of: Counter[str] = Counter()  # by tenant
+        self._running: dict[object, str] = {}  # the tenant of each
+        self._n_of: Counter[str] = Counter()  # running requests by tenant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         identity = scope.get("state", {}).get("identity")
         tenant = "" if identity is None else identity.tenant
         if not self._has_room(tenant):
-            message = f"{self._most} requests run here already"
+            message = f"{self._most} requests are running here already"
             await too_many_requests(message, self._retry_after_s)(scope, receive, send)
             return
         request = object()

@@ -1,11 +1,12 @@
-"""One connection of the HTTP door: uvicorn's, with bounds on all that comes before an answer.
+"""One connection of the HTTP door: uvicorn's, with bounds on everything before the answer.
 
     IDLE ──first byte──> HEAD ──> BODY ──> ANSWERED ──> IDLE ──> closed
       │                   │        │
-      └─ too long ────────┴────────┴──> ENDING: refused, what still comes is thrown away
+      └─ too long ────────┴────────┴──> ENDING: refused, further input is discarded
 
-The application is started when a request is complete, so an unfinished one costs a few bytes. Only
-one request at a time is parsed; what a client sends beyond it waits unparsed, then unread.
+The application is started when a request is complete, so an incomplete one costs only a few bytes.
+Only one request at a time is parsed; further input waits unparsed in a small buffer, then unread in
+the socket.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.call_id import HEADER, refused_call_id
-from twolane.router.doors.http.caller import refusal_of_caller
+from twolane.router.doors.http.caller import HttpGates, refusal_of_caller
 from twolane.router.doors.http.chunk_writer import EXTENSION, ChunkWriter
-from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
+from twolane.router.doors.http.connection_budget import ConnectionBudget
 from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
 from twolane.router.doors.http.head import (
     Body,
@@ -33,16 +34,17 @@ from twolane.router.doors.http.head import (
     refusal_of_head,
     too_large,
 )
-from twolane.security.gate import Gate
+from twolane.router.doors.http.lingering import Lingering
+from twolane.rpc.peer import peer_of
 
-_END = b"\r\n\r\n"  # of a head, and of a body in chunks
-_HELD_BYTES = 65_536  # of the requests after the running one
-_LINGER_S = 2.0  # for a client to read why it was refused
+_END = b"\r\n\r\n"  # the end of a head, and of a chunked body
+_HELD_BYTES = 65_536  # buffered input after the running request
+_LINGER_S = 2.0  # for a client to read the refusal before the connection closes
 _LINGER_BYTES = 8 << 20
 
 
 class Phase(enum.Enum):
-    """Of one connection; see the module."""
+    """The phase of a connection; see the module's docstring."""
 
     IDLE = enum.auto()
     HEAD = enum.auto()
@@ -52,13 +54,13 @@ class Phase(enum.Enum):
 
 
 class Connection(HttpToolsProtocol):
-    """A `Guest` of the door's room. `post_paths` take a body of up to `max_bytes`."""
+    """A `BudgetedConnection` of `room`. `post_paths` accept a body of up to `max_bytes`."""
 
     def __init__(
         self,
         *,
         door: HttpConfig,
-        gate: Gate,
+        gates: HttpGates,
         room: ConnectionBudget,
         post_paths: frozenset[str],
         max_bytes: int,
@@ -70,19 +72,19 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.peer = ""
         self._door = door
-        self._gate = gate
+        self._gates = gates
         self._room = room
         self._post_paths = post_paths
         self._max_bytes = max_bytes
         self._phase = Phase.IDLE
         self._has_entered = False
-        self._has_asked = False  # ever
-        self._due = 0.0  # when the phase has lasted too long
+        self._has_asked = False  # whether it has ever sent a request
+        self._due = 0.0  # the time limit of the phase
         self._timer: asyncio.TimerHandle | None = None
-        self._tail = b""  # of what was parsed last: the end that is looked for may come in parts
+        self._tail = b""  # the last bytes parsed, because the end mark may be split
         self._held = b""
         self._head_bytes = 0
-        self._silent_bytes = 0  # of a body's framing, in pieces without content
+        self._silent_bytes = 0  # of a body's chunk framing without content
         self._body = Body()
         self._n_body = 0
         self._n_discarded = 0
@@ -118,21 +120,26 @@ class Connection(HttpToolsProtocol):
         self._chunks.on_resume()
 
     def shutdown(self) -> None:
-        """The server stops: a request that is complete is answered, others end."""
+        """The server is stopping: complete requests are answered, others are dropped."""
         if self._phase is Phase.ANSWERED:
             super().shutdown()
         else:
             self.transport.abort()
 
+    @property
+    def is_to_ask(self) -> bool:
+        """Whether its client has connected and not asked yet, or a request is not complete."""
+        return not self._has_asked or self._phase in (Phase.HEAD, Phase.BODY)
+
     def give_way(self) -> None:
-        """See `Guest`."""
+        """See `BudgetedConnection`."""
         self._room.stop_waiting(self)
         if self._phase in (Phase.HEAD, Phase.BODY):
-            text = "too many requests come in at once; this one had waited longest"
+            text = "too many requests are arriving at once; this one had waited longest"
             self._write(Refusal(503, text, self._door.retry_after_s))
         else:
             self._room.count_refusal(503)
-        is_silent = self._phase is Phase.ENDING  # its client has been told, or reads nothing
+        is_silent = self._phase is Phase.ENDING  # its client was told, or does not read
         self._phase = Phase.ENDING
         if is_silent:
             self.transport.abort()
@@ -142,7 +149,8 @@ class Connection(HttpToolsProtocol):
     # Time
 
     def _wait_at_most(self, seconds: float) -> None:
-        """In this phase. One timer for all: it is set anew only when it would come too late."""
+        """Limit the time in this phase. There is one timer, which is reset only if it would fire
+        too late."""
         self._due = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
@@ -158,18 +166,18 @@ class Connection(HttpToolsProtocol):
             self._timer = self.loop.call_at(self._due, self._on_time)
         elif self._phase is Phase.HEAD:
             within_s = self._door.head_timeout_s
-            self._refuse(Refusal(408, f"the head has not come within {within_s:g} s"))
+            self._refuse(Refusal(408, f"the head has not arrived within {within_s:g} s"))
         elif self._phase is Phase.BODY:
             within_s = self._door.body_timeout_s
-            text = f"the body has not come within {within_s:g} s; {self._n_body} bytes have"
+            text = f"the body has not arrived within {within_s:g} s; {self._n_body} bytes have"
             self._refuse(Refusal(408, text))
         elif self._phase is Phase.IDLE and not self._has_asked:
             within_s = self._door.head_timeout_s
-            self._refuse(Refusal(408, f"no request has come within {within_s:g} s"))
+            self._refuse(Refusal(408, f"no request has arrived within {within_s:g} s"))
         else:
             self.transport.abort()
 
-    # What comes
+    # Input
 
     def data_received(self, data: bytes) -> None:
         if self._phase is Phase.ENDING:
@@ -180,8 +188,8 @@ class Connection(HttpToolsProtocol):
             self._parse(data)
 
     def _hold(self, data: bytes) -> None:
-        """Until the running request is answered. Small parts are read on: a client that hangs up is
-        noticed only so."""
+        """Buffer input until the running request is answered. Small amounts are still read, because
+        only reading detects a disconnect."""
         self._held += data
         if len(self._held) > _HELD_BYTES:
             self.flow.pause_reading()
@@ -192,7 +200,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _parse(self, data: bytes) -> None:
-        """Up to the end of one request."""
+        """Parse input up to the end of one request."""
         while data and self._refusal is None and self._phase is not Phase.ENDING:
             if self._phase is Phase.ANSWERED:
                 self._hold(data)
@@ -209,7 +217,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(refusal)
 
     def _n_next(self, data: bytes) -> int:
-        """How much may be parsed now without passing the end of this head, or of this body."""
+        """The number of bytes that may be parsed without passing the end of this head or body."""
         if self._phase is Phase.BODY and self._body.n_bytes is not None:
             return self._body.n_bytes - self._n_body
         at = (self._tail + data).find(_END)
@@ -219,7 +227,7 @@ class Connection(HttpToolsProtocol):
 
     def _feed(self, piece: bytes) -> None:
         phase, n_body = self._phase, self._n_body
-        if phase is Phase.BODY and self._is_upgrade:  # the parser believes it is over
+        if phase is Phase.BODY and self._is_upgrade:  # the parser considers the request complete
             self.on_body(piece)
             if self._n_body == self._body.n_bytes:
                 self._complete()
@@ -227,9 +235,9 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            pass  # it is answered as it is, which HTTP allows
+            pass  # the upgrade is ignored, which HTTP allows
         except httptools.HttpParserError as error:
-            self._refusal = self._refusal or Refusal(400, f"this is no HTTP request: {error}")
+            self._refusal = self._refusal or Refusal(400, f"this is not an HTTP request: {error}")
             return
         if phase is Phase.HEAD and self._phase is Phase.HEAD:
             self._head_bytes += len(piece)
@@ -253,7 +261,7 @@ class Connection(HttpToolsProtocol):
         self._is_upgrade = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is Phase.HEAD:  # else it follows a body in chunks, and means nothing here
+        if self._phase is Phase.HEAD:  # else it is a trailer after a chunked body, which is ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -265,8 +273,8 @@ class Connection(HttpToolsProtocol):
             return
         self._body = announced_body(self.headers)
         self._is_upgrade = self.parser.should_upgrade()
-        super().on_headers_complete()  # makes the cycle; see `_start_asgi_task`
-        self._refusal = refusal_of_caller(self._gate, self.scope, self.headers, self.transport)
+        super().on_headers_complete()  # creates the cycle; see `_start_asgi_task`
+        self._refusal = refusal_of_caller(self._gates, self.scope, self.headers, self.transport)
         if self._refusal is not None:
             return
         takes_body = self.scope["method"] == "POST" and self.scope["path"] in self._post_paths
@@ -277,7 +285,7 @@ class Connection(HttpToolsProtocol):
         if self._is_upgrade:
             self.cycle.keep_alive = False
             if self._body.n_bytes is None:
-                self._refusal = Refusal(400, "an upgrade with a body in chunks is not taken")
+                self._refusal = Refusal(400, "an upgrade with a chunked body is not accepted")
         if not takes_body and not self._body.is_empty:
             self._answer_unread()
             return
@@ -306,7 +314,8 @@ class Connection(HttpToolsProtocol):
     # Answers
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        """uvicorn would start it with the head; here it is started when the request is complete."""
+        """Store the cycle: uvicorn would start it at the head, but it is started when the request
+        is complete."""
 
     def _complete(self) -> None:
         if self._refusal is None:
@@ -320,10 +329,11 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(self.cycle, self.app)
 
     def _answer_unread(self) -> None:
-        """No body is taken there: the application says what it has to say, and none is read."""
+        """Let the application answer a request whose path accepts no body, without reading the
+        body."""
         self.cycle.keep_alive = self.cycle.more_body = False
         self.cycle.waiting_for_100_continue = False
-        self.cycle.transport = _Lingering(self)  # type: ignore[assignment]
+        self.cycle.transport = Lingering(self.transport, self.linger)  # type: ignore[assignment]
         self._answer()
 
     def on_response_complete(self) -> None:
@@ -348,7 +358,8 @@ class Connection(HttpToolsProtocol):
             self.linger()
 
     def linger(self) -> None:
-        """Say no more, and let the client read what was said: closing at once would reset it."""
+        """Stop writing, and let the client read the answer: closing at once would reset the
+        connection."""
         if self.transport.is_closing() or self._phase is Phase.ENDING:
             return
         self._phase = Phase.ENDING
@@ -357,7 +368,7 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        else:  # TLS says goodbye, and reads on until the client does
+        else:  # TLS sends its close_notify, and reads until the client's
             self.transport.close()
 
     def _write(self, refusal: Refusal) -> None:
@@ -376,19 +387,3 @@ class Connection(HttpToolsProtocol):
             more = retry_after(refusal.retry_after_s)
         head += [f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()]
         self.transport.write(b"".join([*head, b"\r\n", body]))
-
-
-class _Lingering:
-    """A transport for one answer, after which nothing more is said."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def write(self, data: bytes) -> None:
-        self._connection.transport.write(data)
-
-    def is_closing(self) -> bool:
-        return self._connection.transport.is_closing()
-
-    def close(self) -> None:
-        self._connection.linger()

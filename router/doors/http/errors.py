@@ -1,5 +1,6 @@
-"""The one place where errors become HTTP: a status, and a body as OpenAI's clients expect it, an
-object `error` with `message`, `type`, `param` (the field, or null) and `code` (the reason)."""
+"""Translates errors to HTTP: a status, and a body in OpenAI's form, an object `error` with
+`message`, `type`, `param` (the field, or null) and `code` (the reason). No other module does
+that."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from starlette.responses import JSONResponse, Response
 from twolane import errors
 from twolane.router.doors.http.call_id import call_id_header
 
-ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}  # of a 401
-CLIENT_LEFT = 499  # as nginx has it: nobody reads this, or an operator cancelled the request
+ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}  # header of a 401
+# Nginx's status: the client has disconnected, or an operator cancelled the request.
+CLIENT_LEFT = 499
 
 _STATUS_OF: dict[type[errors.TwolaneError], int] = {
     errors.InvalidRequestError: 400,
@@ -44,7 +46,7 @@ _CODE_OF = {
 
 
 def error_body(error: errors.TwolaneError) -> dict[str, Any]:
-    """As the only answer, or as the last event of one that had begun."""
+    """The body of an error, for an answer or for the last event of a stream."""
     field = error.metadata.get("field", "")
     if isinstance(error, errors.InvalidRequestError):
         field = field or error.field
@@ -56,7 +58,7 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
 
 async def on_twolane_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.TwolaneError)
-    rate_limits = getattr(request.state, "rate_limits", dict)  # none before it is known who calls
+    rate_limits = getattr(request.state, "rate_limits", dict)  # none before the caller is known
     headers = {**call_id_header(request), **rate_limits()}
     if isinstance(error, errors.OverloadedError):
         headers |= retry_after(error.retry_after_s)
@@ -66,13 +68,13 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
 
 
 def too_many_requests(message: str, retry_after_s: float) -> Response:
-    """The door itself has no room. 429, in contrast, says that the router's queue has none."""
+    """The door itself is full. A 429, in contrast, means that the router's queue is."""
     body = plain_error(503, message)
     return JSONResponse(body, 503, retry_after(retry_after_s))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """No such path, no such method, a body that is too large, …"""
+    """Answer an HTTP error: no such path, no such method, a body that is too large, …"""
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).name.lower()
     body = _body(error.detail, error.status_code, None, code)
@@ -86,13 +88,13 @@ async def on_disconnect(request: Request, error: Exception) -> Response:
 
 
 async def on_bug(request: Request, error: Exception) -> Response:
-    """The server logs it; what is in it is not for strangers."""
-    body = _body("a bug of twolane; see the router's log", 500, None, "internal")
+    """Answer an unexpected exception. The server logs it; the client does not get its text."""
+    body = _body("a bug in twolane; see the router's log", 500, None, "internal")
     return JSONResponse(body, 500, call_id_header(request))
 
 
 def plain_error(status: int, message: str) -> dict[str, Any]:
-    """The body of what HTTP itself is about."""
+    """The body of an error that is about HTTP itself."""
     usual = HTTPStatus(status).name.lower()
     code = {401: _CODE_OF[errors.UnauthenticatedError.reason], 503: "overloaded"}.get(status, usual)
     return _body(message, status, None, code)
@@ -101,7 +103,7 @@ def plain_error(status: int, message: str) -> dict[str, Any]:
 def retry_after(seconds: float) -> dict[str, str]:
     return {
         "Retry-After": str(max(1, math.ceil(seconds))),
-        "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # OpenAI's clients
+        "Retry-After-Ms": str(math.ceil(seconds * 1000)),  # used by OpenAI's clients
     }
 
 

@@ -1,10 +1,10 @@
-"""The events of one call, from the router's flush to the connection's transport.
+"""Writes the events of one call, from the router's flush directly to the connection's transport.
 
     first ──> head, first events ──> rest: on_news ──> take ──> reply.events ──> ChunkWriter
-     through ASGI                             │ the transport takes no more
-                                              └── block … unblock, then all that waited at once
+     through ASGI                             │ the transport's buffer is full
+                                              └── block … unblock, then everything that waited
 
-No task is woken for a token, and none passes through the application's layers.
+No task is woken for a token, and no token passes through the application's layers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from twolane.router.doors.http.reply import Reply
 
 
 class EventStream:
-    """All choices of one call. `first`, then `rest`, unless the reply is over with the first.
+    """The stream of all choices of one call. Call `first`, then `rest`, unless the reply is over
+    after the first.
 
-    Both raise the `TwolaneError` of a choice that fails; what was said before it is not lost.
-    Between the two nothing is taken, and clients that do not read are bounded as always.
+    Both raise the `TwolaneError` of a choice that fails; earlier events are not lost. Between the
+    two calls nothing is taken from the deliveries, whose bounds for slow readers apply.
     """
 
     def __init__(self, deliveries: Sequence[Delivery], reply: Reply, writer: ChunkWriter) -> None:
@@ -33,7 +34,7 @@ class EventStream:
         self._end: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def first(self) -> bytes:
-        """The first events; the status line is open until they are there."""
+        """Wait for the first events; the status can be chosen until then."""
         wake = asyncio.Event()
         for delivery in self._deliveries:
             delivery.on_news = wake.set
@@ -48,7 +49,7 @@ class EventStream:
             self._raise_errors()
 
     async def rest(self) -> bytes:
-        """Writes what comes. Returns the last events, once there are no more."""
+        """Write events as they come. Returns the last ones, when there are no more."""
         for index, delivery in enumerate(self._deliveries):
             delivery.on_news = partial(self._push, index)
         self._writer.on_pause, self._writer.on_resume = self._block, self._unblock
@@ -60,7 +61,7 @@ class EventStream:
             self._writer.release()
 
     def _push(self, index: int) -> None:
-        """There is news of a choice. Whatever goes wrong is the end of this call alone."""
+        """Write the news of a choice. Any error ends only this call."""
         if self._is_blocked or self._end.done():
             return
         try:
@@ -70,7 +71,8 @@ class EventStream:
                 return
             if events:
                 self._writer.write(events)
-            self._raise_errors()
+            if self._deliveries[index].is_over:
+                self._raise_errors()
         except Exception as error:  # noqa: BLE001  raised by `rest`
             self._end.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""Whether a request is taken, as its head says, before any of its body is read."""
+"""Decides by a request's head whether it is accepted, before any of its body is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHARSET = re.compile(rb"""charset\s*=\s*["']?([^"';\s]*)""", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer in place of the application's; the connection is closed with it."""
+    """An error answer in place of the application's, after which the connection is closed."""
 
     status: int
     message: str
@@ -23,7 +23,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What the head says of the body. `n_bytes` None: it comes in chunks."""
+    """The body as described by the head. `n_bytes` is None for a chunked body."""
 
     n_bytes: int | None = 0
 
@@ -33,7 +33,7 @@ class Body:
 
 
 def announced_body(headers: Headers) -> Body:
-    """The parser has refused what is contradictory."""
+    """The body that the head announces. The parser has already refused contradictory heads."""
     n_bytes = 0
     for name, value in headers:
         if name == b"transfer-encoding":
@@ -44,9 +44,9 @@ def announced_body(headers: Headers) -> Body:
 
 
 def refusal_of_head(version: str, headers: Headers) -> Refusal | None:
-    """What no path of this door takes."""
+    """The refusal of a request that no path of this door accepts; None if there is no reason."""
     if version not in _VERSIONS:
-        return Refusal(505, f"HTTP/{version} is not spoken here; HTTP/1.1 is")
+        return Refusal(505, f"HTTP/{version} is not supported; use HTTP/1.1")
     for name, value in headers:
         if name == b"expect" and value.strip().lower() != b"100-continue":
             return Refusal(417, f"Expect is {_shown(value)}; it may only be 100-continue")
@@ -54,15 +54,15 @@ def refusal_of_head(version: str, headers: Headers) -> Refusal | None:
 
 
 def refusal_of_body(headers: Headers, body: Body, max_bytes: int) -> Refusal | None:
-    """What no path that takes a body takes: anything but plain JSON in UTF-8 within bounds.
+    """The refusal of a body that is not plain JSON in UTF-8 within bounds; None if it is.
 
-    The content type must be JSON's: a page in a browser cannot send that here without asking, and
-    nobody here would allow it.
+    The content type must be JSON's: a web page in a browser cannot send that here without a CORS
+    preflight, which is never granted.
     """
     named = dict(headers)
     encoding = named.get(b"content-encoding", b"identity")
     if encoding.strip().lower() != b"identity":
-        return Refusal(415, f"Content-Encoding is {_shown(encoding)}; send the body as it is")
+        return Refusal(415, f"Content-Encoding is {_shown(encoding)}; send it without")
     kind, _, parameters = named.get(b"content-type", b"not given").partition(b";")
     if kind.strip().lower() != b"application/json":
         shown = _shown(kind.strip().lower())

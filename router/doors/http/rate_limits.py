@@ -1,8 +1,8 @@
-"""What is left of a tenant's quotas, in the headers that OpenAI's API has for it.
+"""What is left of a tenant's quotas, in the headers of OpenAI's API.
 
 x-ratelimit-limit-tokens: 60000
 x-ratelimit-remaining-tokens: 58312
-x-ratelimit-reset-tokens: 1.688s        until all of it is there again
+x-ratelimit-reset-tokens: 1.688s        until all of it is available again
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHOWN = frozenset({"requests", "tokens"})
 
 
 def rate_limit_headers(levels: Iterable[Level]) -> dict[str, str]:
-    """Of the quotas that the tenant has."""
+    """The headers of the tenant's quotas."""
     headers = {}
     for level in levels:
         if level.name in _SHOWN:

@@ -1,4 +1,4 @@
-"""The answers to one call, as one document or as the events of a stream."""
+"""Formats the answers to one call, as one document or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from twolane.router.doors.http.again import place_line
 from twolane.router.doors.http.choices.choice import Choice
 from twolane.router.doors.http.request import StreamOptions
 from twolane.router.requests.piece import Piece
@@ -15,8 +16,9 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Reply:
-    """Has one choice or more, and counts the tokens of all together. `created` is Unix time;
-    `n_prompt` the tokens of all prompts."""
+    """One or more choices, with a common count of tokens. `created` is Unix time; `n_prompt` is the
+    number of tokens of all prompts. `place`, for a single choice, is the number of tokens and bytes
+    of text that the client has; with it, events have ids, which are positions."""
 
     def __init__(
         self,
@@ -27,6 +29,7 @@ class Reply:
         created: int,
         model: str,
         n_prompt: int,
+        place: tuple[int, int] | None = None,
     ) -> None:
         kind = choices[0]
         head = {"id": kind.id_prefix + call_id, "created": created, "model": model}
@@ -37,7 +40,8 @@ class Reply:
         self._before_choice = b"data: " + chunk_head[:-1] + b',"choices":['
         self._after_choice = b'],"usage":null}\n\n' if usage.include_usage else b"]}\n\n"
         self._n_prompt = n_prompt
-        self._n_tokens = 0
+        self._n_tokens, self._n_text_bytes = place or (0, 0)
+        self._has_ids = place is not None
         self._n_cached = 0
         self._n_running = len(choices)
 
@@ -47,11 +51,13 @@ class Reply:
         return not self._n_running
 
     def events(self, index: int, piece: Piece) -> bytes:
-        """What one piece of choice `index` is to the client, in server-sent events; nothing if it
-        says nothing. The last of all brings the usage, if that was asked for, and `DONE`."""
+        """One piece of choice `index` as server-sent events; empty if it adds nothing. After the
+        last piece of all, also the usage, if requested, and `[DONE]`."""
         self._count(piece)
         choice = self._choices[index].chunk(piece)
         events = b"" if choice is None else self._before_choice + choice + self._end_of_chunk()
+        if self._has_ids and events:
+            events = place_line(self._n_tokens, self._n_text_bytes) + events
         if not self.is_over:
             return events
         if self._usage_wanted.include_usage:
@@ -59,7 +65,7 @@ class Reply:
         return events + DONE
 
     def whole(self, answers: Sequence[Piece]) -> bytes:
-        """Every choice's whole answer, as one JSON document."""
+        """The whole answers of all choices, as one JSON document."""
         shown = []
         for choice, piece in zip(self._choices, answers, strict=True):
             self._count(piece)
@@ -76,6 +82,8 @@ class Reply:
 
     def _count(self, piece: Piece) -> None:
         self._n_tokens += len(piece.token_ids)
+        if self._has_ids:
+            self._n_text_bytes += len(piece.text.encode())
         if piece.ledger is not None:
             self._n_running -= 1
             self._n_cached += piece.ledger.cached_tokens

@@ -1,7 +1,7 @@
-"""What every call for an answer may say beside its prompt, and the same for the router.
+"""The fields of a request body besides the prompt, and their conversion for the router.
 
-Names and meanings are OpenAI's; those below "ours" are vLLM's, but for `timeout_s`. A field that is
-not here is refused by name, as is one that asks for what there is not yet.
+Names and meanings are OpenAI's; those below "ours" are vLLM's, except `timeout_s`. Unknown fields
+are refused by name, and so are known ones that request something not served yet.
 """
 
 from __future__ import annotations
@@ -32,24 +32,33 @@ _SAMPLING = (
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
 _FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
+# The first half of a surrogate pair without the other, unless the body ends there. Possessive:
+# 16 MB of backslashes take 0.2 s.
+_LONE_SURROGATE = re.compile(
+    rb"(?:[^\\]++|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\(?!u[dD][89a-fA-F]).)*+"
+    rb"(\\u[dD][89a-fA-F][0-9a-fA-F]{2})(?!(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z)",
+    re.DOTALL,
+)
 
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`include_usage`: a last event with the counts; `continuous_usage_stats`: every event."""
+    """`include_usage`: a last event with the counts; `continuous_usage_stats`: counts in every
+    event."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One body. Types are checked here, values by `SamplingParams` and the router's limits."""
+class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request body. Types are checked here; `SamplingParams` and the router's limits check
+    values."""
 
-    # Fields that are known and have one value, or null, that asks for nothing beyond one plain
-    # answer; any other value is refused.
+    # Known fields of which only null, or one value, is served: one plain answer. Any other value is
+    # refused.
     plain: ClassVar[Mapping[str, Any]] = {}
-    # The router's names of fields that are called otherwise here.
+    # The router's names of fields that have other names here.
     own_names: ClassVar[Mapping[str, str]] = {}
-    # As many as fit, up to so many, where `max_tokens` is not given. None: the router's bound.
+    # The bound of the answer's length if `max_tokens` is not set. None: the router's bound.
     default_max_tokens: ClassVar[int | None] = None
 
     model: str | None = None
@@ -63,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    user: str | None = None  # of no consequence here
+    user: str | None = None  # ignored
     # ours
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -80,11 +89,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @abstractmethod
     def messages_to_router(self) -> list[inference_pb2.GenerateRequest]:
-        """One for each answer that is wanted. Raises as `parse` does."""
+        """The requests to the router, one for each answer. Raises as `parse` does."""
 
     @contextmanager
     def naming_fields(self, at: int = 0) -> Iterator[None]:
-        """Errors about answer `at` that come through here name the field as this request does."""
+        """A block in which errors about answer `at` name fields as this request does."""
         try:
             yield
         except InvalidRequestError as error:
@@ -92,28 +101,33 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise
 
     def _own_name(self, field: str, at: int) -> str:
-        """`len(chat.messages)` is about `chat`, which may be `messages` here."""
+        """This request's name for a field of the router: `len(chat.messages)` is about `chat`,
+        which may be `messages` here."""
         found = _FIRST_WORD.match(field)
         name = found[1] if found else field
         return self.own_names.get(name, name)
 
     def _to_router(self, **more: Any) -> inference_pb2.GenerateRequest:
-        """Everything but the prompt; `more` are sampling options that have no such name here."""
+        """The message without the prompt; `more` are sampling options that have other names
+        here."""
         given = {name: getattr(self, name) for name in _SAMPLING} | more
         given = {name: value for name, value in given.items() if value is not None}
         if given.get("top_k") == -1:
-            given["top_k"] = 0  # both are "all"
+            given["top_k"] = 0  # both mean the whole vocabulary
         return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 
-RequestT = TypeVar("RequestT", bound=Request)
+RequestT = TypeVar("RequestT", bound=RequestBody)
 
 
 def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
-    """Raises `InvalidRequestError` or `UnimplementedError`, naming the field where there is one."""
+    """Parse a body. Raises `InvalidRequestError` or `UnimplementedError`, with the field if
+    known."""
     try:
         request = decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if not isinstance(error, msgspec.ValidationError):
+            _refuse_lone_surrogate(body)
         raise _refusal(str(error)) from error
     for name, only in request.plain.items():
         value = getattr(request, name)
@@ -127,9 +141,19 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     return request
 
 
+def _refuse_lone_surrogate(body: bytes) -> None:
+    """Of some, msgspec says that the body was truncated."""
+    if found := _LONE_SURROGATE.match(body):
+        half = found[1].decode()
+        raise InvalidRequestError(
+            f"JSON is malformed: {half} at byte {found.start(1)} is one half of a surrogate pair "
+            f"without the other, and no character"
+        )
+
+
 def _refusal(text: str) -> TwolaneError:
-    """msgspec says where: "Expected `int`, got `str` - at `$.seed`". Only what is not served yet
-    must be null."""
+    """The error for a text of msgspec, such as "Expected `int`, got `str` - at `$.seed`". Only
+    fields that are not served yet must be null."""
     where, named = _WHERE.search(text), _NAMED.search(text)
     parts = [found[1] for found in (where, named) if found]
     field = short(".".join(part for part in parts if part))

@@ -1,13 +1,14 @@
-"""An ASGI application on a port, on the event loop that is there: uvicorn without its signals."""
+"""Serves an ASGI application on the running event loop: uvicorn without its signal handlers."""
 
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,16 +17,16 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Mount, Route
 
 from twolane.router.config import HttpConfig
+from twolane.router.doors.http.caller import HttpGates
 from twolane.router.doors.http.connection import Connection
 from twolane.router.doors.http.connection_budget import ConnectionBudget
-from twolane.security.gate import Gate
 
-# Accepted connections inherit these from the listener. A client whose machine is gone shows after
-# 10 + 3 seconds, as at the gRPC door. Events go out at once: asyncio turns Nagle's algorithm off
+# Accepted connections inherit these from the listener. A client whose machine has vanished is
+# detected after 10 + 3 seconds, as at the gRPC door. Nagle's algorithm is off: asyncio turns it off
 # only for sockets that name TCP as their protocol, which create_server's do not, and with it a
-# first event waits 40 ms for the client's delayed acknowledgement of the head. What a client does
-# not read waits in the system's memory up to SO_SNDBUF (twice that, as Linux counts), not the usual
-# 4 MiB, and then here, where it is counted (`twolane.router.requests.readers`).
+# first event would wait 40 ms for the client's delayed acknowledgement of the head. Data that a
+# client does not read waits in the kernel up to SO_SNDBUF (twice that, as Linux counts) instead of
+# the usual 4 MiB, and then here, where it is counted (`twolane.router.requests.slow_readers`).
 _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.SOL_SOCKET, "SO_SNDBUF", 131_072),
@@ -36,39 +37,42 @@ _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 13_000),
 )
 _LAST_WORDS_S = 1.0
-# asyncio takes as many connections as this in one turn of its loop, and goes on so when there is no
-# descriptor left, with a log record for each; the system's queue is longer.
+_DATE_S = 1.0  # how often the header `date` is made anew
+_TURNS = 10  # of the event loop: what was accepted last is a connection by then
+_LATE_S, _LOOK_EVERY_S = 1.0, 0.01  # for requests on connections that have come just before a stop
+# asyncio accepts up to this many connections in one iteration of its loop, and when there is no
+# descriptor left, it still tries each, with a log record for each. The kernel's queue is longer.
 _ACCEPTS_AT_ONCE = 64
 _BACKLOG = 1024
 
 
 class HttpServer:
-    """`open` once, then `stop` once."""
+    """An HTTP server. Call `open` once, then `stop` once."""
 
     def __init__(
         self,
         app: Starlette,
         config: HttpConfig,
-        gate: Gate,
+        gates: HttpGates,
         *,
         max_bytes: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`max_bytes`: of one body. Without `tls` it is plain HTTP."""
+        """`max_bytes` bounds a body. Without `tls` it serves plain HTTP."""
         self._app = app
         self._config = config
-        self._gate = gate
+        self._gates = gates
         self._tls = tls
         self._max_bytes = max_bytes
         self._room = ConnectionBudget(config)
 
     @property
     def refused(self) -> Counter[str]:
-        """Requests and connections that got no further than their connection, by reason."""
+        """Connections, and requests refused by their connection, by reason."""
         return self._room.refused
 
     def open(self, host: str, port: int, *, shares_port: bool = False) -> int:
-        """Serve from now on, in a task. Returns the port, which the system chooses if `port` is 0.
+        """Begin to serve, in a task. Returns the port, which the system chooses if `port` is 0.
         Raises OSError. With `shares_port`, other processes may listen there, too."""
         listener = _listen(host, port, shares_port)
         port = listener.getsockname()[1]
@@ -90,20 +94,31 @@ class HttpServer:
         return port
 
     def _protocol(self) -> Any:
-        """What uvicorn takes for a class."""
+        """Makes a connection; uvicorn expects a protocol class."""
         return partial(
             Connection,
             door=self._config,
-            gate=self._gate,
+            gates=self._gates,
             room=self._room,
             post_paths=frozenset(_post_paths(self._app.routes)),
             max_bytes=self._max_bytes,
         )
 
+    async def leave_port(self) -> None:
+        """Accept no more connections, where other processes do, and wait until those that were
+        accepted have been asked something: their clients know of no stop. At most `_LATE_S`."""
+        await self._server.close_listeners()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LATE_S
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+        while loop.time() < until and self._server.is_asked_yet():  # noqa: ASYNC110 - many, many ways
+            await asyncio.sleep(_LOOK_EVERY_S)
+
     async def stop(self, grace_s: float, end_answers: Callable[[], None]) -> None:
-        """Take no more; running answers get the grace; what is left then is ended by `end_answers`,
-        and by force if its client does not even read that."""
-        self._server.should_exit = True
+        """Stop accepting, and give running answers the grace period. `end_answers` ends those left
+        then; connections whose clients do not read that are closed by force."""
+        self._server.leave()
         await asyncio.wait([self._serving], timeout=grace_s)
         if not self._serving.done():
             end_answers()
@@ -116,20 +131,50 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._tls = tls
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Make `serve` end. May be called twice."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """As uvicorn's, which wakes up ten times a second."""
+        while not await self.on_tick(0):  # which makes the header `date`
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_S):
+                    await self._leaving.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the process's business."""
+        """Leave signals to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = self._tls  # what it would make of paths is not read again
+        # Replaces uvicorn's own context, which would never reread its files.
+        self.config.ssl = self._tls
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(_BACKLOG)
 
+    async def close_listeners(self) -> None:
+        """What the kernel has connected is accepted first: it would be reset. May be called again,
+        as uvicorn does."""
+        for server in self.servers:
+            for listener in server.sockets:
+                poll = select.poll()
+                poll.register(listener, select.POLLIN)
+                while poll.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(0)  # the event loop accepts
+            server.close()
+
+    def is_asked_yet(self) -> bool:
+        """Whether a request is on its way, or the first one of a connection has not come."""
+        connections = self.server_state.connections
+        return any(isinstance(c, Connection) and c.is_to_ask for c in connections)
+
     def drop(self) -> None:
-        """Whatever still runs ends here."""
+        """End everything that still runs."""
         self.force_exit = True
         for connection in list(self.server_state.connections):
             if connection.transport is not None:
@@ -149,7 +194,7 @@ def _listen(host: str, port: int, shares_port: bool) -> socket.socket:
 
 
 def _post_paths(routes: Iterable[BaseRoute], prefix: str = "") -> Iterator[str]:
-    """The paths that take a body."""
+    """The paths that accept a body."""
     for route in routes:
         if isinstance(route, Mount):
             yield from _post_paths(route.routes, prefix + route.path)

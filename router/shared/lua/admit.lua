@@ -1,5 +1,6 @@
 -- Make a label a submission's, and take what it needs of its tenant's quotas: both or neither.
 -- May be run again for the same submission: it takes nothing twice.
+-- The quotas are those of router/tenants/bucket.py, kept in the store.
 --
 -- KEYS claim, live submissions of the tenant, its quotas
 -- ARGV router, submission, ms of a lease, prefix of routers' keys, ms of quotas,
@@ -12,12 +13,13 @@ local tokens = tonumber(ARGV[9])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 
--- What this router holds itself it knows better than we; what a dead one holds is nobody's.
+-- What this router holds itself it knows better than we; what a dead one holds is nobody's, and
+-- what another one holds for this very submission has passed on to this router.
 local mine = router .. ' ' .. submission
 local holder = redis.call('GET', claim)
 if holder and holder ~= mine then
   local who, what = string.match(holder, '^(%S+) (%S+)$')
-  if who and who ~= router and redis.call('EXISTS', ARGV[4] .. who) == 1 then
+  if who and who ~= router and what ~= submission and redis.call('EXISTS', ARGV[4] .. who) == 1 then
     return {'held', who, what}
   end
 end

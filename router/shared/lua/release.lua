@@ -3,14 +3,19 @@
 --
 -- KEYS claim, index, live submissions of the tenant, its quotas
 -- ARGV router, submission, ms of quotas, tokens a minute (empty: no quota),
---      tokens that it had less those that were taken
+--      tokens that it had, tokens that were charged, as far as the router knows
 local claim, index, live, quotas = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local router, submission, per_min, more = ARGV[1], ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5])
+local router, submission, per_min = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local charged = redis.call('HGET', index, 'charged') or ARGV[6]
+local more = tonumber(ARGV[5]) - tonumber(charged)
 if redis.call('GET', claim) == router .. ' ' .. submission then
   redis.call('DEL', claim)
 end
-if redis.call('HGET', index, 'router') == router then
+local owner = redis.call('HGET', index, 'router')
+if owner == router then
   redis.call('DEL', index)
+elseif owner then  -- it goes on there, and this much of it is settled
+  redis.call('HSET', index, 'charged', ARGV[5])
 end
 if redis.call('ZREM', live, submission) == 1 and per_min then
   local time = redis.call('TIME')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twolane.router.doors.http.chat_request import ChatRequest
@@ -29,6 +29,9 @@ class ChatMessage(Choice):
         self._before_text = (
             b'{"index":%d,"finish_reason":null,"logprobs":null,"delta":{"content":' % index
         )
+
+    def skip(self, token_ids: Sequence[int]) -> None:
+        self._has_role = True
 
     def chunk(self, piece: Piece) -> bytes | None:
         text = piece.text

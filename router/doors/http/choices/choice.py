@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from twolane.router.doors.http.request import Request
+from twolane.router.doors.http.request import RequestBody
 from twolane.router.requests.piece import Piece
 from twolane.v1 import sampling_pb2
 
@@ -27,9 +28,13 @@ class Choice(ABC):
     object_name: ClassVar[str]
     chunk_object_name: ClassVar[str]
 
-    def __init__(self, index: int, asked: Request) -> None:
+    def __init__(self, index: int, asked: RequestBody) -> None:
         self._index = index
         self._token_ids = bool(asked.return_token_ids)
+
+    @abstractmethod
+    def skip(self, token_ids: Sequence[int]) -> None:
+        """Skip the part of the answer that the client has: these tokens, which may be none."""
 
     @abstractmethod
     def chunk(self, piece: Piece) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twolane.router.doors.http.choices.choice import Choice, to_json
@@ -24,6 +24,10 @@ class Completion(Choice):
         self._logprobs = None if asked.logprobs is None else Logprobs(token_bytes)
         self._has_text_alone = self._logprobs is None and not self._token_ids
         self._before_text = b'{"index":%d,"finish_reason":null,"text":' % index
+
+    def skip(self, token_ids: Sequence[int]) -> None:
+        if self._logprobs is not None:
+            self._logprobs.skip(token_ids)
 
     def chunk(self, piece: Piece) -> bytes | None:
         if not (piece.token_ids or piece.text or piece.finish_reason):

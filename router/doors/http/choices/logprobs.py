@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from twolane.router.requests.piece import Piece
@@ -47,6 +47,11 @@ class Logprobs:
             shown["text_offset"].append(self._n_chars)
             self._n_chars += len(text)
         return shown
+
+    def skip(self, token_ids: Sequence[int]) -> None:
+        """Skip tokens that were shown before."""
+        for token_id in token_ids:
+            self._n_chars += len(self._decoder.decode(self._token_bytes(token_id)))
 
     def _alone(self, token_id: int) -> str:
         """The text of a token that was not chosen; part of a character is U+FFFD."""

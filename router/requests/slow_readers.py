@@ -1,8 +1,8 @@
-"""Clients that do not read their answers: their unsent data is bounded in bytes and in time.
+"""Bounds, in bytes and in time, the unsent data of clients that do not read their answers.
 
     write begins ──> done                                the client reads
           └──> pause_s, and too many bytes wait ──┐
-          └──> unread_s ──────────────────────────┴──> its request ends, what waits is dropped
+          └──> unread_s ──────────────────────────┴──> its request ends, unsent data is dropped
 
 All tokens that arrive during one write go out with the next, so data piles up only during a
 slow write.
@@ -16,7 +16,7 @@ from twolane.errors import CancelledError
 from twolane.router.config import ReadersConfig
 from twolane.router.requests.request import Request
 
-# In memory, from measurements of what the router keeps of a token that is not sent yet.
+# Memory that the router needs for an unsent token, measured.
 _TOKEN_BYTES = 100
 _LOGPROB_BYTES = 150
 
@@ -24,15 +24,15 @@ _LOGPROB_BYTES = 150
 @dataclass(slots=True)
 class _Write:
     began: float
-    n_tokens: int  # of the answer that this write and those before it have taken
+    n_tokens: int  # tokens of the answer in this write and all earlier ones
 
 
 class Readers:
-    """Of one router. Costs the same with any number of clients that do read."""
+    """The pending writes of one router. Clients that read add no cost."""
 
     def __init__(self, config: ReadersConfig) -> None:
         self._config = config
-        self._writes: dict[Request, _Write] = {}  # longest first
+        self._writes: dict[Request, _Write] = {}  # oldest first
         self._cut: dict[Request, CancelledError] = {}
 
     def begin(self, request: Request, now: float) -> None:
@@ -40,18 +40,17 @@ class Readers:
         self._writes[request] = _Write(now, len(request.answer.tokens))
 
     def finish(self, request: Request) -> None:
-        """The write is done. Raises `CancelledError` if it took too long; once, then it is
-        forgotten."""
+        """The write is done. Raises `CancelledError`, only once, if it took too long."""
         if self._writes.pop(request, None) is None:
             raise self._cut.pop(request)
 
     def forget(self, request: Request) -> None:
-        """The client has left. May be called for an unknown one."""
+        """The client has disconnected. Does nothing for an unknown request."""
         self._writes.pop(request, None)
         self._cut.pop(request, None)
 
     def cut(self, now: float) -> list[tuple[Request, CancelledError]]:
-        """The requests that end now because of their clients, each with its reason."""
+        """The requests that must end now because their clients do not read, each with its error."""
         cut = []
         for request, write in self._writes.items():
             waited_s = now - write.began

@@ -1,0 +1,1 @@
+"""The service for operators and viewers: status queries and acts."""

@@ -1,0 +1,135 @@
+"""Carries out every act of an operator: exactly once, with an event for the audit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from twolane.errors import InvalidRequestError, TwolaneError
+from twolane.router.operators.event_log import EventLog
+from twolane.rpc.call_gate import Context
+from twolane.security.gate import Gate
+from twolane.v1 import acts_pb2, cluster_pb2
+
+MOST_REMEMBERED = 1_000
+
+Work = Callable[[], Awaitable[acts_pb2.ActResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An act that a caller has requested under an id, and its result."""
+
+    what: str
+    subject: str
+    is_dry: bool
+    task: asyncio.Task[acts_pb2.ActResponse]
+
+
+class AuditedActs:
+    """The acts of one router. `gate` identifies callers."""
+
+    def __init__(self, events: EventLog, gate: Gate) -> None:
+        self._events = events
+        self._gate = gate
+        self._acts: OrderedDict[tuple[str, str], _Done] = OrderedDict()  # by caller and id
+
+    async def do(
+        self, context: Context, what: str, subject: str, act: acts_pb2.Act, work: Work
+    ) -> acts_pb2.ActResponse:
+        """Run `work` to its end, even if the caller disconnects. `work` itself must respect
+        `act.dry_run`. The same act with the same id gets the same answer, unless it has failed.
+        Raises what `work` raises, and `InvalidRequestError` if the id belongs to another act."""
+        who = self.caller(context)
+        name = (who, act.request_id)
+        known = self._acts.get(name) if act.request_id else None
+        if known is not None and (known.what, known.subject, known.is_dry) != (
+            what,
+            subject,
+            act.dry_run,
+        ):
+            raise InvalidRequestError(
+                f"request_id {act.request_id!r} belongs to another act: {known.what} "
+                f"{known.subject}",
+                field="act.request_id",
+            )
+        if known is None or (known.task.done() and known.task.exception() is not None):
+            task = asyncio.create_task(self._run(who, what, subject, act, work))
+            known = _Done(what, subject, act.dry_run, task)
+            if act.request_id:
+                self._remember(name, known)
+        return await asyncio.shield(known.task)
+
+    async def watch(
+        self,
+        context: Context,
+        what: str,
+        subject: str,
+        act: acts_pb2.Act,
+        work: Callable[[], Awaitable[str]],
+    ) -> None:
+        """Run `work`, which tells its caller as it goes, and ends with the call. It returns its
+        outcome in words, which the audit gets. Raises what `work` raises."""
+        who = self.caller(context)
+        audit = cluster_pb2.Audit(who=who, what=what, reason=act.reason, request_id=act.request_id)
+        begun = f"{who}: {what} {subject}"
+        try:
+            outcome = await work()
+        except TwolaneError as error:
+            audit.refused = True
+            self._events.note(f"act.{what}", subject, f"{begun}: refused: {error.message}", audit)
+            raise
+        except asyncio.CancelledError:
+            self._events.note(f"act.{what}", subject, f"{begun}: its caller has left", audit)
+            raise
+        if not act.dry_run:
+            audit.after = outcome
+            self._events.note(f"act.{what}", subject, f"{begun}: {outcome}", audit)
+
+    def caller(self, context: Context) -> str:
+        """The caller's role and name."""
+        return str(self._gate.identity(context))
+
+    async def _run(
+        self, who: str, what: str, subject: str, act: acts_pb2.Act, work: Work
+    ) -> acts_pb2.ActResponse:
+        audit = cluster_pb2.Audit(who=who, what=what, reason=act.reason, request_id=act.request_id)
+        try:
+            done = await work()
+        except TwolaneError as error:
+            audit.refused = True
+            self._events.note(
+                f"act.{what}", subject, f"{who}: {what} {subject}: refused: {error.message}", audit
+            )
+            raise
+        if not act.dry_run:
+            audit.before = ", ".join(_pairs(done, "before"))
+            audit.after = ", ".join(_pairs(done, "after"))
+            change = _in_words(done) or "it was so already"
+            change += f"; not proven: {done.not_proven}" if done.not_proven else ""
+            self._events.note(f"act.{what}", subject, f"{who}: {what} {subject}: {change}", audit)
+        return done
+
+    def _remember(self, name: tuple[str, str], done: _Done) -> None:
+        self._acts[name] = done
+        while len(self._acts) > MOST_REMEMBERED:
+            self._acts.popitem(last=False)
+
+
+def _in_words(done: acts_pb2.ActResponse) -> str:
+    """Text such as `2 > 3`, or of several changes `pool decode: 2 > 3; decode-2: starts`; empty if
+    nothing has changed."""
+    words = [f"{its.before} > {its.after}" if its.before else its.after for its in done.changes]
+    if len(words) == 1:
+        return words[0]
+    subjects = [its.subject for its in done.changes]
+    return "; ".join(map(": ".join, zip(subjects, words, strict=True)))
+
+
+def _pairs(done: acts_pb2.ActResponse, side: str) -> list[str]:
+    """The value of a single change; of several, each value with its subject."""
+    if len(done.changes) == 1:
+        return [getattr(done.changes[0], side)]
+    return [f"{its.subject}: {value}" for its in done.changes if (value := getattr(its, side))]

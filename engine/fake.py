@@ -49,6 +49,7 @@ class FakeEngineConfig:
     """The model that the fake imitates, and the simulated cost of its steps."""
 
     model: str = "fake"
+    revision: str = ""  # of its weights: pages and answers of another one differ
     n_pages: int = 1024
     page_tokens: int = 16
     vocab_size: int = 256
@@ -61,6 +62,7 @@ class FakeEngineConfig:
     prefill_token_s: float = 20e-6
     decode_row_s: float = 50e-6
     context_token_s: float = 0.05e-6
+    is_paced: bool = False  # each step really takes as long as it would cost
     # A fault for tests: no step ends in the process whose id is in this file. Empty: no file.
     hangs_by_file: str = ""
 
@@ -77,6 +79,12 @@ class FakeEngineConfig:
     @property
     def page_bytes(self) -> int:
         return self.page_tokens * MARK_BYTES
+
+    @property
+    def salt(self) -> int:
+        """What the marks of its revision begin with."""
+        digest = hashlib.sha256(self.revision.encode()).digest()
+        return int.from_bytes(digest[:8]) if self.revision else 0
 
 
 class FakeEngine:
@@ -97,6 +105,7 @@ class FakeEngine:
         self._marks: Marks = self.pool.view(np.uint64).reshape(-1, 2, config.page_tokens)
         self.steps = 0
         facts = f"fake {config.model} {config.vocab_size} {config.first_token}"
+        facts += f" {config.revision}" * bool(config.revision)
         self.spec = EngineSpec(
             model=config.model,
             fingerprint=hashlib.sha256(facts.encode()).hexdigest(),
@@ -115,11 +124,16 @@ class FakeEngine:
             max_context_tokens=config.max_context_tokens,
             vocab_size=config.vocab_size,
             eos_token_ids=config.eos_token_ids,
+            exact=True,
         )
 
     def submit(self, work: Sequence[RowWork]) -> Step:
         """Computes before it returns, so no step is pipelined."""
-        return DoneStep(self.run(work))
+        begun_s = time.monotonic()
+        results = self.run(work)
+        if self.config.is_paced:
+            time.sleep(max(0.0, begun_s + self.step_time_s(work) - time.monotonic()))
+        return DoneStep(results)
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Verify, mark and sample each row; faster if `token_ids` is an array, not a list."""
@@ -150,7 +164,7 @@ class FakeEngine:
         if strays.size:
             at = int(strays[0])
             return RowResult(row.row, error=f"token {tokens[at]} at position {at} is out of range")
-        marks = prefix_marks(tokens)
+        marks = prefix_marks(tokens, config.salt)
         held = np.asarray(row.pages[:n_pages], np.int64)
         if row.start:
             found = self._marks[held].swapaxes(1, 2).reshape(-1, 2)[: row.start]
@@ -189,7 +203,7 @@ def expected_answer(
     """
     config = config or FakeEngineConfig()
     tokens = [int(token) for token in prompt]
-    state = int(prefix_marks(np.asarray(tokens, np.int64))[-1, 0])
+    state = int(prefix_marks(np.asarray(tokens, np.int64), config.salt)[-1, 0])
     answer: list[int] = []
     while len(answer) < n:
         token, _ = _next_token(state, params.seed or 0, sample_index, config)
@@ -200,9 +214,9 @@ def expected_answer(
     return answer
 
 
-def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
+def prefix_marks(tokens: npt.NDArray[np.int64], salt: int = 0) -> Marks:
     """The marks of all positions: `[len(tokens), 2]` words that depend on every token up to the
-    position.
+    position, and on the salt.
 
     A cumulative sum of mixed (token, position) pairs, so that numpy computes all positions at once.
     """
@@ -214,6 +228,7 @@ def prefix_marks(tokens: npt.NDArray[np.int64]) -> Marks:
         mixed ^= mixed >> np.uint64(31)
         marks = np.empty((len(tokens), 2), np.uint64)
         np.cumsum(mixed, out=marks[:, 0])
+        marks[:, 0] += np.uint64(salt)
         # The second word distinguishes colliding sums, and is never zero: zero is "unwritten".
         np.bitwise_or(marks[:, 0] ^ place, np.uint64(1), out=marks[:, 1])
     return marks

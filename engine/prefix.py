@@ -6,7 +6,8 @@
 
 So pools with different page sizes agree on the name of every position where both end a page.
 Routers use a faster hash (`twolane.router.dispatch.affinity`), since theirs is only a hint; pages
-are shared by these names, so equal names must mean equal content.
+are shared by these names, so equal names must mean equal content. The index of cached pages, and
+which page is evicted: `twolane.engine.allocator`.
 """
 
 from __future__ import annotations

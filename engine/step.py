@@ -109,6 +109,7 @@ class EngineSpec:
     eos_token_ids: tuple[int, ...]
     indexes_answers: bool = True  # whether pages of answers may be indexed (see prefix)
     max_step_rows: int = 1 << 20  # per step, decode and prefill together
+    exact: bool = False  # a row's tokens depend on its tokens and parameters only
 
 
 @dataclass(frozen=True, slots=True)

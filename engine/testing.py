@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_CLASS_NAMES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+FAMILIES = tuple(_CLASS_NAMES)
 EOS_TOKEN = 2
 CHAT_TEMPLATE = (
     "{% for message in messages %}<s>{{ message.role }}: {{ message.content }}</s>{% endfor %}"
@@ -63,7 +63,11 @@ def write_random_model(
     `options` are passed to the family's transformers configuration; `max_shard_bytes` splits the
     weights into shards. The same arguments write the same weights.
     """
-    config_class, model_class = _CLASSES[family]
+    import transformers  # takes seconds, and tests import this module for its constants, too
+
+    name = _CLASS_NAMES[family]
+    config_class = getattr(transformers, f"{name}Config")
+    model_class = getattr(transformers, f"{name}ForCausalLM")
     settings = {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
@@ -124,11 +128,3 @@ def _write_tokenizer(model_dir: Path, vocab_size: int) -> None:
         "model_max_length": 1024,
     }
     (model_dir / "tokenizer_config.json").write_text(json.dumps(facts, indent=2))
-
-
-_CLASSES: Mapping[str, tuple[Any, Any]] = {
-    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
-    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
-}

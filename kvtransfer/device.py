@@ -159,7 +159,7 @@ class DeviceMemory(SentMemory, Protocol):
         ...
 
     def made(self, source: Layout, target: Layout) -> SentMemory:
-        """This pool, whose layout is `source`, as pages of `target`, which `unfit` has nothing
+        """This pool, whose layout is `source`, as pages of `target`, which `mismatch` has nothing
         against. Each copy stream of it has a staging buffer of its own, freed when it closes.
         Raises `DeviceError`."""
         ...

@@ -9,6 +9,7 @@ until `poll`; `wake` (set by `set_wake`) is called from any thread when there ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,6 +103,11 @@ class Landing(Protocol):
     @property
     def address(self) -> str:
         """What senders connect to (ReceiverHello.transport_address)."""
+        ...
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """How many frames and connections were refused, by reason; a snapshot."""
         ...
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:

@@ -26,8 +26,9 @@ from twolane.engine.step import Mark, RowResult, RowWork, SampledToken
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.events import Committed, Failed, Released, SenderEvent, Unplaced
 from twolane.kvtransfer.key import Key
-from twolane.prefill_worker.batching import Waiting, share_out, who_starts
+from twolane.prefill_worker.batching import Patience, Waiting, share_out, who_starts
 from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.learnt_batching import LearntBatching
 from twolane.prefill_worker.outgoing import Outgoing
 from twolane.prefill_worker.starting import try_start
 from twolane.refusals import Refusal
@@ -70,6 +71,9 @@ class PrefillRole:
         self._look_again_s: float | None = None
         self._check_held_at_s = 0.0
         self.lease = config.sender.lease
+        batching = config.batching
+        self._learnt = LearntBatching(batching) if batching.window_s is None else None
+        self._fixed = Patience(batching.window_s or 0.0, above_rows=batching.watermark_rows)
         self._out = Outgoing(context, config)
         self.sender = self._out.sender
 
@@ -85,6 +89,8 @@ class PrefillRole:
                 raise RowRefusedError(Refusal.NO_ROLE, "no decode role here to hand the row to")
             self._adopter.check_fits(row)
         self._rows[row.attempt] = row
+        if self._learnt is not None:
+            self._learnt.arrived(now)
 
     def cancel(self, attempt: AttemptId, now: float) -> bool:
         row = self._rows.get(attempt)
@@ -166,7 +172,7 @@ class PrefillRole:
             budget_tokens=n_tokens - sum(row.n_unplanned for row in started),
             n_started=len(started),
             now=now,
-            config=self._config.batching,
+            patience=self._learnt.patience if self._learnt else self._fixed,
         )
         self._look_again_s = start.look_again_s
         for row in queue[: start.n_rows]:
@@ -183,6 +189,9 @@ class PrefillRole:
             )
         for row, n in planned:
             row.n_ahead += n
+        if planned and self._learnt is not None:
+            is_alone = n_tokens == self._context.limits.step_tokens  # no decode rows in this step
+            self._learnt.planned(sum(n for _, n in planned), now, is_alone=is_alone)
         return work
 
     def on_submitted(self, work: Sequence[RowWork], mark: Mark | None, now: float) -> None:
@@ -209,6 +218,8 @@ class PrefillRole:
             return False
         if not try_start(row, self._context, self._adopter if is_local else None, now):
             return False
+        if self._learnt is not None:
+            self._learnt.started(row.n_uncomputed)
         if not is_local:
             self._out.start(row, now)
         return True
@@ -216,6 +227,8 @@ class PrefillRole:
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
         if not self._planned or self._planned[0][0][0].number not in results:
             return  # no row of this role was in that step
+        if self._learnt is not None:
+            self._learnt.done(now)
         for row, n_new in self._planned.popleft():
             result = results[row.number]
             row.n_ahead -= n_new
@@ -377,5 +390,8 @@ class PrefillRole:
     def report(self, load: worker_pb2.LoadReport, now: float) -> None:
         waiting = self._in_state(RowState.WAITING)
         load.prefill_queue = len(waiting)
+        oldest = min((row.times.arrived_s for row in waiting), default=now)
+        load.oldest_wait_s = round(now - oldest, 1)
+        load.unplaced = len(self._unplaced)
         to_compute = waiting + self._in_state(RowState.COMPUTING)
         load.prefill_queue_tokens = sum(row.n_uncomputed for row in to_compute)

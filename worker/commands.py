@@ -21,6 +21,7 @@ from twolane.worker.context import WorkerContext
 from twolane.worker.drain import Drain
 from twolane.worker.errors import RowRefusedError
 from twolane.worker.event_outbox import row_event
+from twolane.worker.offered_roles import OfferedRoles
 from twolane.worker.peers.peers import Peers
 from twolane.worker.role import Roles
 from twolane.worker.rows import Row
@@ -42,6 +43,7 @@ class Commands:
         steps: StepLoop,
         peers: Peers,
         drain: Drain,
+        offer: OfferedRoles,
     ) -> None:
         self._context = context
         self._roles = roles
@@ -49,6 +51,7 @@ class Commands:
         self._steps = steps
         self._peers = peers
         self._drain = drain
+        self._offer = offer
 
     def handle(self, session: Session, request: worker_pb2.SessionRequest, now: float) -> None:
         match request.WhichOneof("command"):
@@ -74,6 +77,9 @@ class Commands:
                     self._roles.decode.receiver.peer_gone(request.peer_gone.epoch, now)
             case "drain":
                 if why_not := self._drain.command(request.drain, now):
+                    self._drop(why_not)
+            case "set_roles":
+                if why_not := self._offer.change(request.set_roles.roles):
                     self._drop(why_not)
             case "heartbeat":
                 session.confirmed = max(session.confirmed, request.heartbeat.heard)

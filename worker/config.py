@@ -12,7 +12,7 @@ class StepLimits:
     """Limits of one forward pass.
 
     `step_tokens` bounds the positions of a step: decode rows count one each and come first, prefill
-    chunks share the rest.
+    chunks share the rest. On GPUs the defaults are those of `compose_worker.GPU_STEP_LIMITS`.
     """
 
     step_tokens: int = 512
@@ -73,6 +73,7 @@ class WorkerConfig:
     port: int = 0
     metrics_host: str = ""  # empty: `bind_host`
     metrics_port: int | None = None
+    metrics_ports: str = ""  # where a `metrics_port` that is 0 is taken from; empty: `ports`
     routers: tuple[str, ...] = ()  # host:port of every router to announce to
     announce_every_s: float = 1.0
     drain_for_s: float = 30.0  # how long a stopping worker lets its rows finish
@@ -80,6 +81,7 @@ class WorkerConfig:
     step_watch: StepWatchConfig = field(default_factory=StepWatchConfig)
     sessions: SessionConfig = field(default_factory=SessionConfig)
     credentials: Credentials = field(default_factory=Credentials)
+    insecure_listeners: tuple[str, ...] = ()  # in words, for display only
 
     def __post_init__(self) -> None:
         assert self.worker_id, "a worker needs a name"

@@ -9,9 +9,9 @@ from collections import Counter
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Engine, EngineSpec
 from twolane.worker.config import WorkerConfig
-from twolane.worker.deferred_release import PageReturns
 from twolane.worker.event_outbox import EventOutbox
 from twolane.worker.growth_reserve import GrowthReserve
+from twolane.worker.page_returns import PageReturns
 
 
 class WorkerContext:

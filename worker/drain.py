@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2
 from twolane.worker.attempts.registry import Registry
 from twolane.worker.context import WorkerContext
 from twolane.worker.role import Roles
@@ -56,11 +56,16 @@ class Drain:
         self.is_stopping = False
 
     @property
+    def n_begun(self) -> int:
+        """Drains that routers have begun."""
+        return self._number
+
+    @property
     def is_on(self) -> bool:
         """Whether new rows are refused."""
         return self.is_stopping or self._is_wanted
 
-    def command(self, drain: worker_pb2.Drain, now: float) -> str:
+    def command(self, drain: drain_pb2.Drain, now: float) -> str:
         """Carry out a router's DRAIN. Returns why it changes nothing, in a word; empty: it was
         done, or is so already."""
         if drain.take_ticket:
@@ -68,6 +73,8 @@ class Drain:
                 return "stale_ticket"
             self._is_taken = self._has_news = True
             return ""
+        if drain.HasField("begun") and self._number > drain.begun:  # guard: said again
+            return "stale_drain"
         if not drain.enabled and self._is_taken:  # guard: ticket taken
             return "ticket_taken"
         if drain.enabled and not self._is_wanted:
@@ -89,11 +96,11 @@ class Drain:
             has_news |= self._has_ticket
         return has_news
 
-    def report(self, now: float) -> worker_pb2.DrainReport | None:
+    def report(self, now: float) -> drain_pb2.DrainReport | None:
         """For the load report; None: no router wants it to drain."""
         if not self._is_wanted:
             return None
-        return worker_pb2.DrainReport(
+        return drain_pb2.DrainReport(
             number=self._number,
             blockers=[] if self._has_ticket else self._blockers(now),
             has_ticket=self._has_ticket,
@@ -103,7 +110,7 @@ class Drain:
             quarantined_pages=self._context.pages.counts().quarantined,
         )
 
-    def _blockers(self, now: float) -> list[worker_pb2.DrainBlocker]:
+    def _blockers(self, now: float) -> list[drain_pb2.DrainBlocker]:
         prefill, decode = self._roles.prefill, self._roles.decode
         incoming = [] if decode is None else decode.receiver.keys()
         outgoing = [] if prefill is None else prefill.sender.keys()
@@ -129,7 +136,7 @@ class Drain:
         return max((row.n_left for row in rows), default=0) * self._watch.step_s
 
 
-def _blocker(kind: str, of: Iterable[str]) -> worker_pb2.DrainBlocker:
+def _blocker(kind: str, of: Iterable[str]) -> drain_pb2.DrainBlocker:
     names = list(of)
     known = itertools.islice(filter(None, dict.fromkeys(names)), MAX_NAMES)
-    return worker_pb2.DrainBlocker(kind=kind, count=len(names), names=known)
+    return drain_pb2.DrainBlocker(kind=kind, count=len(names), names=known)

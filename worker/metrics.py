@@ -23,7 +23,7 @@ _Kind = worker_pb2.RowEvent
 
 
 class WorkerMetrics:
-    """Implements `twolane.worker.observer.Observer`.
+    """Implements `twolane.worker.observer.WorkerObserver`.
 
     Counters and histograms are updated by events; gauges are read at each scrape.
     """

@@ -7,7 +7,7 @@ from typing import Protocol
 from twolane.v1 import worker_pb2
 
 
-class Observer(Protocol):
+class WorkerObserver(Protocol):
     """Called on the event loop; must not block."""
 
     def on_step(self, seconds: float, positions: int) -> None:

@@ -11,7 +11,7 @@ from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
 from twolane.testing.heard import HeardToken, heard
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.attempts.owner import Owner
 from twolane.worker.worker import Worker
@@ -169,8 +169,15 @@ class ScriptedRouter:
         await self.wait_for(lambda: len(self.adopted) > n_before)
         return self.adopted[-1]
 
-    def drain(self, worker: Worker, *, enabled: bool = True, take_ticket: int = 0) -> None:
-        drain = worker_pb2.Drain(enabled=enabled, take_ticket=take_ticket)
+    def drain(
+        self,
+        worker: Worker,
+        *,
+        enabled: bool = True,
+        take_ticket: int = 0,
+        begun: int | None = None,
+    ) -> None:
+        drain = drain_pb2.Drain(enabled=enabled, take_ticket=take_ticket, begun=begun)
         self.send(worker, worker_pb2.SessionRequest(drain=drain))
 
     def confirm(self, worker: Worker) -> None:

@@ -17,20 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from twolane.errors import TwolaneError
+from twolane.engine.step import SampledToken
+from twolane.errors import OverloadedError, PreconditionError, TwolaneError
 from twolane.fault import Fault
 from twolane.kvtransfer.receive.driver import PeerLink
-from twolane.v1 import worker_pb2
+from twolane.v1 import facts_pb2, worker_pb2
 from twolane.worker.attempts.registry import Registry
+from twolane.worker.check.alone import Alone
 from twolane.worker.commands import Commands
 from twolane.worker.config import WorkerConfig
 from twolane.worker.context import WorkerContext
 from twolane.worker.drain import Drain
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.integrity import check_integrity
-from twolane.worker.observer import NullObserver, Observer
+from twolane.worker.observer import NullObserver, WorkerObserver
+from twolane.worker.offered_roles import OfferedRoles, RoleName
 from twolane.worker.peers.peers import Peers, Wiring
 from twolane.worker.role import Roles
 from twolane.worker.sessions.session import SessionLink
@@ -53,17 +56,21 @@ class Worker:
         runner: StepRunner,
         wire: Wiring,
         *,
-        observer: Observer | None = None,
+        observer: WorkerObserver | None = None,
+        offered: Iterable[RoleName] = (),
     ) -> None:
+        """`offered`: of its roles, those that it has for routers at first; empty: all."""
         self.config = config
         self.context = context
         self.roles = roles
+        self.offer = OfferedRoles(roles, offered)
         self.endpoint = ""
         self.makes_dtypes = wire.makes_dtypes
         self._runner = runner
         self._registry = Registry(config.sessions)
         self._drained = asyncio.Event()
         self._fault = Fault()
+        self._told_changes = 0  # of the offered roles
         observer = observer or NullObserver()
         self._watch = StepWatch(config.step_watch)
         self._steps = StepLoop(
@@ -86,7 +93,7 @@ class Worker:
             grace_s=config.sessions.grace_s,
         )
         self._commands = Commands(
-            context, roles, self._registry, self._steps, self._peers, self._drain
+            context, roles, self._registry, self._steps, self._peers, self._drain, self.offer
         )
         self._sessions = Sessions(
             context,
@@ -119,6 +126,31 @@ class Worker:
     async def serve_peer(self, link: PeerLink) -> bool:
         """Serve a prefill worker's stream until it ends. False if there is no decode role here."""
         return await self._peers.serve(link)
+
+    async def answer_alone(self, request: facts_pb2.AnswerAloneRequest) -> list[SampledToken]:
+        """The answer of this engine alone, for a check: see `twolane.worker.check.alone`. Raises as
+        `Alone`, `OverloadedError` while another one runs, and `PreconditionError` while this worker
+        drains, or is another incarnation than the one that is meant."""
+        if request.expect_epoch not in (0, self.context.epoch):
+            raise PreconditionError(f"{self.context.worker_id} was restarted")
+        if self._drain.is_on:
+            raise PreconditionError(f"{self.context.worker_id} drains: it takes no new rows")
+        former = self.roles.guest
+        if former is not None and former.rows:
+            raise OverloadedError("another check runs on this worker", retry_after_s=1.0)
+        alone = Alone(request, self.context, asyncio.get_running_loop().time())
+
+        def leave(now: float) -> None:
+            alone.stop()
+            if self.roles.guest is alone:
+                self.roles.guest = None
+
+        self.roles.guest = alone
+        self._steps.wake()
+        try:
+            return await alone.answer
+        finally:
+            self._steps.submit(leave)
 
     def drain(self, enabled: bool = True) -> None:
         """Take no new rows; running rows finish. Routers are told at once."""
@@ -161,6 +193,8 @@ class Worker:
     def load(self) -> worker_pb2.LoadReport:
         counts = self.context.pages.counts()
         now = asyncio.get_running_loop().time()
+        p50_s, p99_s = self._watch.pace.quantiles_s()
+        prefill_per_s, decode_per_s = self._watch.pace.tokens_per_s(now)
         load = worker_pb2.LoadReport(
             pages=worker_pb2.PageCounts(
                 quarantined=counts.quarantined,
@@ -172,18 +206,28 @@ class Worker:
             draining=self._drain.is_on,
             drained=self.is_drained,
             step_s=self._watch.step_s,
+            step_p50_s=p50_s,
+            step_p99_s=p99_s,
+            prefill_tokens_per_s=prefill_per_s,
+            decode_tokens_per_s=decode_per_s,
             step_age_s=self.step_age_s,
             step_bound_s=self._watch.bound_s,
             transports=self._peers.transports,
             drain=self._drain.report(now),
+            drains=self._drain.n_begun,
         )
         for role in self.roles.all:
             role.report(load, now)
+        self.offer.report(load)
+        load.done.CopyFrom(self._steps.totals.done)
         return load
 
     def dropped(self) -> dict[str, int]:
-        """Ignored messages by reason: of routers, and of transfers in both directions."""
+        """Ignored messages by reason: of routers, and of transfers in both directions. Those that
+        begin with `landing_` are frames and connections that bring pages."""
         total: dict[str, int] = dict(self.context.dropped)
+        for reason, n in self._peers.dropped.items():
+            total[f"landing_{reason}"] = n
         both: list[Mapping[str, int]] = []
         if self.roles.prefill is not None:
             both.append(self.roles.prefill.sender.dropped)
@@ -201,7 +245,7 @@ class Worker:
     def inspect(self) -> worker_pb2.InspectResponse:
         response = worker_pb2.InspectResponse(
             worker=self.address,
-            roles=self.roles.names,
+            roles=self.offer.offered,
             model=self.context.spec.model,
             fingerprint=self.context.spec.fingerprint,
             load=self.load(),
@@ -231,7 +275,8 @@ class Worker:
     def _ship(self, now: float) -> None:
         self._peers.flush(now)
         self._sessions.ship(now)
-        if self._drain.look(now):
+        if self._drain.look(now) or self._told_changes < self.offer.n_changes:
+            self._told_changes = self.offer.n_changes
             self._sessions.beat(now, every_s=0.0)
         if self.is_drained:
             self._drained.set()

@@ -16,9 +16,10 @@ from twolane.engine.cpu.pool import KVPool, PoolShape
 from twolane.engine.cpu.sampler import Sampler
 from twolane.engine.errors import EngineConfigError
 from twolane.engine.model_files.architecture import read_architecture
-from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
+from twolane.engine.model_files.checkpoint import Checkpoint
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weight_files import weights_revision
 from twolane.engine.model_files.weights import load_weights, random_weights
 from twolane.engine.parallel.collective import Collective, SingleRank
 from twolane.engine.parallel.pool_file import map_pool
@@ -179,6 +180,7 @@ def load_engine(
         max_context_tokens=context,
         vocab_size=arch.vocab_size,
         eos_token_ids=arch.eos_token_ids,
+        exact=config.exact,
     )
     return CpuEngine(spec, model, pool, threads=config.threads)
 

@@ -50,6 +50,11 @@ class ChunkAttention:
                 self._wide_config = wide
                 self.config = replace(self.config, block_tokens=wide.block_tokens)
 
+    @property
+    def dequantises(self) -> bool:
+        """Whether passes with long chunks need scratch, as much as their rows have pages."""
+        return self._wide_config is not None
+
     def scratch(self, inputs: DeviceInputs, n_decode: int) -> Scratch | None:
         """Room for the dequantised pages of the pass's chunks; None if they are dequantised on
         read."""

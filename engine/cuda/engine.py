@@ -19,12 +19,19 @@ import torch
 
 from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.driver import CudaError, export_memory
-from twolane.engine.cuda.graphs import DecodeGraphs
+from twolane.engine.cuda.graphs import PassGraphs
 from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
 from twolane.engine.cuda.memory import RawMemory
 from twolane.engine.cuda.model import CudaModel
-from twolane.engine.cuda.packing import pack_decode, pack_mixed
-from twolane.engine.cuda.plans import MAX_ROWS, STEP_ROWS, bucket_for
+from twolane.engine.cuda.packing import pack_decode, pack_mixed, pack_prompts
+from twolane.engine.cuda.plans import (
+    MAX_ROWS,
+    PROMPT_BUCKETS,
+    PROMPTS,
+    STEP_ROWS,
+    bucket_for,
+    prompt_bucket_for,
+)
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
 from twolane.engine.cuda.shares import Pass, Share, split_passes
 from twolane.engine.cuda.stages import stage
@@ -59,7 +66,9 @@ class CudaEngine:
         table_pages: int,
         exact: bool,
         all_reduce: AllReduce | None = None,
+        graphed_tokens: int | None = None,
     ) -> None:
+        """`graphed_tokens`: see `Tuning`; may be lowered between steps."""
         device = memory.device
         self.spec = spec
         self.pool: ByteArray = np.zeros((0, spec.page_bytes), np.uint8)
@@ -84,7 +93,10 @@ class CudaEngine:
         self._fresh_bits = fresh
         self._fresh = Fresh(fresh[0], fresh[1].view(torch.float32))
         has_graphs = self._pinned and (all_reduce is None or not all_reduce.waits)
-        self._graphs = DecodeGraphs(self._decode, device, has_graphs=has_graphs)
+        self._graphs = PassGraphs(self._forward, device, has_graphs=has_graphs)
+        if graphed_tokens is None:
+            graphed_tokens = PROMPT_BUCKETS[-1] if has_graphs else 0
+        self.graphed_tokens = graphed_tokens if model.may_graph_prompts else 0
         self._places: dict[int, int] = {}  # by row: the index of the last step's sample
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
@@ -117,6 +129,13 @@ class CudaEngine:
         """Capture the graph of a decode step with `bucket` rows, none of which writes."""
         with torch.inference_mode(), self._on_stream():
             self._graphs.run(self._pack_decode([], bucket))
+
+    def capture_prompts(self, tokens: int) -> None:
+        """Capture the graph of passes of prompts with up to `tokens` tokens, a bucket; writes
+        nothing, and does nothing if no pass uses it."""
+        if prompt_bucket_for(tokens, self.graphed_tokens, exact=self._exact) == tokens:
+            with torch.inference_mode(), self._on_stream():
+                self._graphs.run(self._pack_prompts([], tokens))
 
     def zero_pool(self) -> None:
         """Zero the pool, as it was at first. No row may have pages in it."""
@@ -194,6 +213,12 @@ class CudaEngine:
             with stage("decode", self._device):
                 inputs, logits = self._graphs.run(packed)
             shares = [(i, i, share) for i, share in enumerate(what.decode) if share.samples]
+        elif (tokens := self._bucket_of_prompts(what)) is not None and not few_layers:
+            with stage("pack", self._device):
+                packed = self._pack_prompts(what.chunks, tokens)
+            with stage("prompts", self._device):
+                inputs, logits = self._graphs.run(packed)
+            shares = _placed([share for share in what.chunks if share.samples], packed)
         else:
             with stage("pack", self._device):
                 packed = pack_mixed(
@@ -208,9 +233,7 @@ class CudaEngine:
                 logits = self._model.forward(inputs, n_decode, few_layers=few_layers)
                 if len(logits):
                     self._sampler.draw(logits, inputs, self._fresh)
-            wanted = [share for share in what.all if share.samples]
-            places: list[int] = packed["wanted"].tolist()
-            shares = [(i, places[i], share) for i, share in enumerate(wanted)]
+            shares = _placed([share for share in what.all if share.samples], packed)
         rows = [Sampled(share.work, i, place) for i, place, share in shares]
         return inputs, logits, rows, [share.nth for _, _, share in shares]
 
@@ -220,8 +243,24 @@ class CudaEngine:
             table_pages=self._table_pages, page_tokens=self.spec.page_tokens, pinned=self._pinned,
         )  # fmt: skip
 
-    def _decode(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
-        logits = self._model.forward(inputs, inputs.shape.rows, few_layers=few_layers)
+    def _bucket_of_prompts(self, what: Pass) -> int | None:
+        """The bucket of a pass that runs as a graph of prompts; None for other passes."""
+        if what.decode or len(what.chunks) > PROMPTS:
+            return None
+        tokens = sum(share.n_new for share in what.chunks)
+        return prompt_bucket_for(tokens, self.graphed_tokens, exact=self._exact)
+
+    def _pack_prompts(self, chunks: list[Share], tokens: int) -> HostInputs:
+        return pack_prompts(
+            chunks, tokens,
+            windows=self._model.windows, block_tokens=self._model.chunks.config.block_tokens,
+            table_pages=self._table_pages, page_tokens=self.spec.page_tokens, pinned=self._pinned,
+        )  # fmt: skip
+
+    def _forward(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
+        """A pass of decode rows, or of prompts."""
+        n_decode = 0 if inputs.shape.tiles else inputs.shape.rows
+        logits = self._model.forward(inputs, n_decode, few_layers=few_layers)
         self._sampler.draw(logits, inputs, self._fresh)
         return logits
 
@@ -273,3 +312,9 @@ class CudaEngine:
             return
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
+
+
+def _placed(sampled: list[Share], packed: HostInputs) -> list[tuple[int, int, Share]]:
+    """(row in the logits, place in the pass's tokens, share) of the rows that sample."""
+    places: list[int] = packed["wanted"].tolist()
+    return [(i, places[i], share) for i, share in enumerate(sampled)]

@@ -1,4 +1,5 @@
-"""Decode steps as CUDA graphs: one per bucket, captured when the bucket is first used.
+"""Passes as CUDA graphs: one per shape of inputs, captured when the shape is first used. Which
+shapes there are says `twolane.engine.cuda.plans`.
 
     first time   load inputs -> forward of few layers, without a graph -> capture -> replay
     afterwards   load inputs -> replay
@@ -20,13 +21,12 @@ from typing import Protocol
 
 import torch
 
-from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
+from twolane.engine.cuda.inputs import DeviceInputs, HostInputs, InputShape
 
 
 class Forward(Protocol):
     def __call__(self, inputs: DeviceInputs, *, few_layers: bool = False) -> torch.Tensor:
-        """A whole step of decode rows: returns the logits, which are meaningless with
-        `few_layers`."""
+        """A whole pass: returns the logits, which are meaningless with `few_layers`."""
         ...
 
 
@@ -37,24 +37,23 @@ class _Captured:
     logits: torch.Tensor
 
 
-class DecodeGraphs:
+class PassGraphs:
     """`forward` must do the same work whenever it is called with inputs of one shape; without
     `has_graphs` it is called each time."""
 
     def __init__(self, forward: Forward, device: torch.device, *, has_graphs: bool) -> None:
         self._forward = forward
         self._device = device
-        self._captured: dict[int, _Captured] = {}
+        self._captured: dict[InputShape, _Captured] = {}
         self._has_graphs = has_graphs
         self._arena = torch.cuda.graph_pool_handle() if self._has_graphs else None
         self._captures = torch.cuda.Stream(device) if self._has_graphs else None  # type: ignore[no-untyped-call]
 
     def run(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         """Load the inputs and compute, on the current stream (not the default one)."""
-        bucket = host.shape.rows
-        found = self._captured.get(bucket)
+        found = self._captured.get(host.shape)
         if found is None:
-            return self._first(bucket, host)
+            return self._first(host)
         found.inputs.load(host)
         if found.graph is None:
             return found.inputs, self._forward(found.inputs)
@@ -65,12 +64,12 @@ class DecodeGraphs:
         """Drop the graphs, and their memory on the device."""
         self._captured.clear()
 
-    def _first(self, bucket: int, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
+    def _first(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         inputs = DeviceInputs(host.shape, self._device)
         inputs.load(host)
         if not self._has_graphs:
             logits = self._forward(inputs)
-            self._captured[bucket] = _Captured(inputs, None, logits)
+            self._captured[host.shape] = _Captured(inputs, None, logits)
             return inputs, logits
         self._forward(inputs, few_layers=True)
         graph = torch.cuda.CUDAGraph()
@@ -82,6 +81,6 @@ class DecodeGraphs:
                 logits = self._forward(inputs)
             finally:
                 graph.capture_end()
-        self._captured[bucket] = _Captured(inputs, graph, logits)
+        self._captured[host.shape] = _Captured(inputs, graph, logits)
         graph.replay()
         return inputs, logits

@@ -68,6 +68,12 @@ class CudaModel:
         self._overlap = overlap if on_card and not exact else APART
         self._cos, self._sin = _rope_tables(arch, max_context_tokens, view.values.device)
 
+    @property
+    def may_graph_prompts(self) -> bool:
+        """Not if ranks sum many rows outside of graphs, or if scratch depends on the rows'
+        pages."""
+        return self._all_reduce is None and not self.chunks.dequantises
+
     def forward(
         self, inputs: DeviceInputs, n_decode: int, *, few_layers: bool = False
     ) -> torch.Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twolane.engine.cuda.inputs import HostInputs, InputShape
+from twolane.engine.cuda.plans import PROMPTS
 from twolane.engine.cuda.shares import Pass, Share
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 
@@ -52,11 +53,10 @@ def pack_mixed(
 ) -> HostInputs:
     """Decode rows, then chunks; the rows that sample are those of `what.all`, in that order."""
     rows, chunks, n_decode = what.all, what.chunks, len(what.decode)
-    starts, lengths = [s.start for s in chunks], [s.n_new for s in chunks]
-    tiles = [plan_prefill(starts, lengths, block_tokens=block_tokens, window=w) for w in windows]
+    tiles = _plan_tiles(chunks, windows, block_tokens)
     sampled = [share for share in rows if share.samples]
     shape = InputShape(
-        n_decode + sum(lengths),
+        n_decode + sum(share.n_new for share in chunks),
         len(rows),
         len(sampled),
         table_pages,
@@ -65,8 +65,74 @@ def pack_mixed(
     )
     host = HostInputs(shape, pinned=pinned)
     _write_decode(host, what.decode, latest, page_tokens)
+    last = [*range(n_decode), *_write_chunks(host, chunks, n_decode, page_tokens)]
+    host["follow"][n_decode:] = NO_SOURCE
+    host["wanted"][:] = [place for place, row in zip(last, rows, strict=True) if row.samples]
+    for i, table in enumerate(tiles):
+        host[f"tiles{i}"][:] = table
+    _write_sampled(host, sampled)
+    return host
+
+
+def prompt_shape(tokens: int, *, n_windows: int, block_tokens: int, table_pages: int) -> InputShape:
+    """The shape of `pack_prompts`. No tile spans two prompts, so all but one prompt may need a tile
+    more."""
+    tiles = -(-tokens // block_tokens) + PROMPTS - 1
+    return InputShape(tokens, PROMPTS, PROMPTS, table_pages, (tiles,) * n_windows)
+
+
+def pack_prompts(
+    chunks: list[Share],
+    tokens: int,
+    *,
+    windows: tuple[int, ...],
+    block_tokens: int,
+    table_pages: int,
+    page_tokens: int,
+    pinned: bool,
+) -> HostInputs:
+    """At most PROMPTS chunks, padded to `tokens` tokens that write nothing and that no tile has.
+    The rows that sample come first in what is sampled; `wanted` of the others is 0."""
+    shape = prompt_shape(
+        tokens, n_windows=len(windows), block_tokens=block_tokens, table_pages=table_pages
+    )
+    host = HostInputs(shape, pinned=pinned)
+    used, rows = sum(share.n_new for share in chunks), len(chunks)
+    sampled = [share for share in chunks if share.samples]
+    fillers = (("ids", 0), ("positions", 0), ("slots", NO_SLOT))
+    for name, filler in fillers:
+        host[name][used:] = filler
+    host["lengths"][rows:] = 0
+    for name in ("wanted", "temperatures", "seeds", "samples", "index"):
+        host[name][len(sampled) :] = 0
+    last = _write_chunks(host, chunks, 0, page_tokens)
+    host["follow"][:] = NO_SOURCE
+    host["wanted"][: len(sampled)] = [
+        place for place, share in zip(last, chunks, strict=True) if share.samples
+    ]
+    tiles = _plan_tiles(chunks, windows, block_tokens)
+    for i, table in enumerate(tiles):
+        host[f"tiles{i}"][: len(table)] = table
+        host[f"tiles{i}"][len(table) :] = (0, used, used, 0)  # no query, no key
+    _write_sampled(host, sampled)
+    return host
+
+
+def _plan_tiles(
+    chunks: list[Share], windows: tuple[int, ...], block_tokens: int
+) -> list[npt.NDArray[np.int32]]:
+    """A table per window."""
+    starts, lengths = [s.start for s in chunks], [s.n_new for s in chunks]
+    return [plan_prefill(starts, lengths, block_tokens=block_tokens, window=w) for w in windows]
+
+
+def _write_chunks(
+    host: HostInputs, chunks: list[Share], n_decode: int, page_tokens: int
+) -> list[int]:
+    """Write the chunks behind `n_decode` decode rows; returns the place of each one's last
+    token."""
     at = n_decode
-    last = list(range(n_decode))
+    last: list[int] = []
     for i, share in enumerate(chunks):
         end = at + share.n_new
         positions = np.arange(share.start, share.end)
@@ -78,13 +144,8 @@ def pack_mixed(
         )
         at = end
         last.append(end - 1)
-    host["follow"][n_decode:] = NO_SOURCE
-    host["lengths"][n_decode:] = [share.end for share in chunks]
-    host["wanted"][:] = [place for place, row in zip(last, rows, strict=True) if row.samples]
-    for i, table in enumerate(tiles):
-        host[f"tiles{i}"][:] = table
-    _write_sampled(host, sampled)
-    return host
+    host["lengths"][n_decode : n_decode + len(chunks)] = [share.end for share in chunks]
+    return last
 
 
 def _write_decode(

@@ -1,4 +1,4 @@
-"""Buckets of decode rows, and the split-key plans allocated for each."""
+"""Buckets of decode rows and of short prompts, and the split-key plans of the former."""
 
 from __future__ import annotations
 
@@ -17,12 +17,26 @@ BUCKETS: tuple[int, ...] = (
 )  # fmt: skip
 MAX_ROWS = BUCKETS[-1]  # per pass
 STEP_ROWS = 4 * MAX_ROWS  # per step, in as many passes as needed
+# Tokens of passes that have prompts only and run as graphs: the host takes longer to launch their
+# kernels one by one than the card to run them.
+PROMPT_BUCKETS: tuple[int, ...] = (16, 32, 64, 128, 192, 256, 320, 384, 512)
+PROMPTS = 4  # most prompts in such a pass
 EXACT_ITEM_TOKENS = 1024  # keys per item in exact mode, whatever the batch
 
 
 def bucket_for(rows: int) -> int:
     """The smallest bucket for that many rows, at most MAX_ROWS."""
     return BUCKETS[bisect_left(BUCKETS, rows)]
+
+
+def prompt_bucket_for(tokens: int, most: int, *, exact: bool) -> int | None:
+    """The smallest bucket for that many tokens; None if it is larger than `most`, or there is
+    none. In exact mode only powers of two: the products of 192 rows are two tiles, which read the
+    weights twice, and take longer than one tile of 256 (9.7 ms a pass; 7.7)."""
+    for size in PROMPT_BUCKETS:
+        if size >= tokens and not (exact and size & (size - 1)):
+            return size if size <= most else None
+    return None
 
 
 class DecodePlans:

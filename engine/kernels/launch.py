@@ -49,11 +49,12 @@ def dry_running(card: Card, take: Take) -> Iterator[None]:
         _current.reset(token)
 
 
-def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-    """Every kernel of the engine is launched by this: `kernel[grid]`, or `take` in a dry run."""
+def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
+    """Every kernel of the engine is launched by this: `kernel[grid]`, or `take` in a dry run. The
+    call returns the compiled kernel, and None in a dry run."""
     dry_run = _current.get()
     if dry_run is None:
-        launched: Callable[..., None] = kernel[grid]
+        launched: Callable[..., Any] = kernel[grid]
         return launched
     return partial(dry_run.take, kernel, grid)
 

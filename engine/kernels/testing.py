@@ -3,7 +3,7 @@
 import torch
 
 from twolane.engine.kernels.attention.decode_attention import decode_attention
-from twolane.engine.kernels.attention.decode_config import DecodeConfig
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
 from twolane.engine.kernels.attention.prefill_attention import (
     PrefillConfig,
@@ -91,7 +91,7 @@ class PagedRows:
         max_items: int = 8,
         fixed_pages: int = 0,
         programs: int = 0,
-        config: DecodeConfig | None = None,
+        config: DecodeAttentionConfig | None = None,
     ) -> torch.Tensor:
         """Decode attention of rows with one new token each, into poisoned memory."""
         heads, head_dim = self.queries.shape[1:]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,11 @@ from safetensors import SafetensorError, safe_open
 from twolane.engine.errors import CheckpointError, UnsupportedModelError
 from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
 from twolane.engine.model_files.shard import Cut
+from twolane.engine.model_files.weight_files import shard_files
 from twolane.lfs import is_lfs_pointer, lfs_complaint
 
 # Written to some checkpoints by older tools; not needed.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
-SAMPLE_BYTES = 1 << 20
-FULL_HASH_BYTES = 64 << 20
 COMPARED_ROWS = 4096  # rows of two matrices compared at a time
 # Suffixes that GPTQ, AWQ, MLX and bitsandbytes use for weights. FP8 uses `weight_scale`.
 QUANTISED = (
@@ -137,44 +134,3 @@ class Checkpoint:
 
     def _where(self) -> str:
         return ", ".join(str(path) for path in self.files[:2]) + (", …" * (len(self.files) > 2))
-
-
-def shard_files(model_dir: Path) -> list[Path]:
-    """The safetensors files of a directory, sorted; all exist."""
-    index, single = model_dir / "model.safetensors.index.json", model_dir / "model.safetensors"
-    if single.exists():
-        return [single]
-    if not index.exists():
-        hint = " (pickled .bin weights are not read)" if list(model_dir.glob("*.bin")) else ""
-        raise CheckpointError(f"{model_dir} has no model.safetensors, nor an index of shards{hint}")
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{index} is not an index of shards: {error!r}") from error
-    missing = [name for name in names if not (model_dir / name).exists()]
-    if missing:
-        raise CheckpointError(f"{index} names shards that are missing: {', '.join(missing[:4])}")
-    return [model_dir / name for name in names]
-
-
-def weights_revision(files: Iterable[Path]) -> str:
-    """SHA-256 (hex) over the shards: identifies the weights.
-
-    A shard of up to 64 MiB is hashed whole. For a larger one: its size, its header with every
-    tensor's name, shape and offset, and 16 chunks of 1 MiB spread over it, including the last
-    bytes. Two revisions of a model that differ in none of these are treated as equal.
-    """
-    digest = hashlib.sha256()
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            if size <= FULL_HASH_BYTES:
-                digest.update(file.read())
-                continue
-            header_bytes = int.from_bytes(file.read(8), "little")
-            digest.update(file.read(min(header_bytes, size)))
-            for i in range(16):
-                file.seek((size - SAMPLE_BYTES) * i // 15)
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()

@@ -121,7 +121,7 @@ class PageMaker:
         return (parse_layout(self._layout).dtype, *self._converts) if self._layout else ()
 
     def source_for(self, layout: str) -> Source:
-        """The source for a receiver's layout (ReceiverHello), which `unfit` has accepted."""
+        """The source for a receiver's layout (ReceiverHello), which `mismatch` has accepted."""
         if layout in ("", self._layout) or not self._layout:
             return WholePages(self._pool)
         ours, theirs = parse_layout(self._layout), parse_layout(layout)

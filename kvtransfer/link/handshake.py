@@ -11,7 +11,7 @@ from twolane.kvtransfer.link.process_identity import host_identity, start_ticks
 from twolane.kvtransfer.page_lane import PageLane
 from twolane.kvtransfer.transport import Landing
 from twolane.kvtransfer.transport_names import ONE_HOST_ONLY, ONE_KIND_ONLY
-from twolane.layout import LayoutError, parse_layout, unfit
+from twolane.layout import LayoutError, mismatch, parse_layout
 from twolane.v1 import transfer_pb2
 
 PAGE_LANE_ONLY = frozenset({"tcp"})  # both sides must protect its connections alike
@@ -56,7 +56,7 @@ def paging_to(ours: transfer_pb2.SenderHello, theirs: transfer_pb2.ReceiverHello
     if theirs.layout in ("", ours.layout):
         return None
     source, target = parse_layout(ours.layout), parse_layout(theirs.layout)
-    field = unfit(source, target, ours.makes_dtypes)
+    field = mismatch(source, target, ours.makes_dtypes)
     if field:
         raise LayoutError(field, f"{theirs.layout} cannot be made of {ours.layout}")
     return Paging(source.page_tokens, target.page_tokens, target.page_bytes)
@@ -111,7 +111,7 @@ class ReceiverIdentity:
             return "fingerprint", f"{hello.fingerprint} is not {self.fingerprint}"
         try:
             theirs, ours = parse_layout(hello.layout), parse_layout(self.layout)
-            field = unfit(theirs, ours, hello.makes_dtypes)
+            field = mismatch(theirs, ours, hello.makes_dtypes)
         except LayoutError as error:
             return f"layout.{error.field}", str(error)
         if field:

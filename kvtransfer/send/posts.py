@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from twolane.kvtransfer.config import SenderConfig
@@ -31,6 +31,8 @@ class OutPeer:
     in_flight_bytes: int = 0
     moved_at: float = 0.0  # a send made progress, or began, or its pages were computed
     n_moved: int = 0  # the outlet's count at the last look
+    # Transfers that found the window full, the first one first.
+    waiting: dict[Outbound, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class PostBook:
             page_bytes = peer.paging.target_bytes
             most_pages = min(room, self._config.post_bytes) // page_bytes
             if most_pages < 1 and peer.in_flight_bytes:
+                peer.waiting[out] = None
                 return
             plan = grant.next_plan(out.pages, max(1, most_pages), out.marks)
             if plan is None:
@@ -124,6 +127,14 @@ class PostBook:
                 post.out.in_flight -= 1
                 peer.in_flight_bytes -= post.n_bytes
                 yield post, posted
+
+    def take_waiting(self, epoch: int) -> list[Outbound]:
+        """Transfers that found that receiver's window full, in the order in which to try them
+        again; those that find it full again are waiting again."""
+        peer = self.peers[epoch]
+        waiting = list(peer.waiting)
+        peer.waiting.clear()
+        return waiting
 
     def check_integrity(self, outs: Iterable[Outbound]) -> None:
         """Check that each send belongs to a transfer that counts it. Raises AssertionError."""

@@ -236,11 +236,15 @@ class Sender:
 
     def poll(self, now: float) -> None:
         """Read the completed posts. Call when an outlet wakes the loop."""
+        moved: dict[Outbound, None] = {}  # and no others can have anything new to do
         for post, posted in self._posts.poll(now):
             post.out.on_posted(post, posted, now)
-        outs = list(self._outs.values())
-        self._forget_over(outs)
-        for out in outs:
+            moved[post.out] = None
+        self._forget_over(list(moved))
+        for epoch in dict.fromkeys(out.key.receiver_epoch for out in moved):
+            for out in self._posts.take_waiting(epoch):
+                out.progress(now)
+        for out in moved:
             out.progress(now)
 
     def tick(self, now: float) -> None:

@@ -296,6 +296,10 @@ class MemoryLanding:
         self._news: list[LandingEvent] = []
         self._wake: Wake = _nothing
 
+    @property
+    def dropped(self) -> Counter[str]:
+        return Counter(self.table.dropped)
+
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
         self._pages[generation] = pages
         self.table.grant(sender_epoch, generation, pages)

@@ -106,9 +106,15 @@ class Registry:
         return self._fences.find(submission_id) or 0
 
     def of_label(self, tenant: str, request_id: str) -> list[AttemptLog]:
-        """The same, of the submission that runs under that label."""
-        attempt = self._labels.holder(tenant, request_id)
+        """The same, of the submission that runs under that label, or else was the last to end
+        under it."""
+        label = tenant, request_id
+        attempt = self._labels.holder(*label) or self._last_to_end_under(label)
         return [] if attempt is None else self.of_submission(attempt.submission_id)
+
+    def _last_to_end_under(self, label: tuple[str, str]) -> AttemptId | None:
+        logs = (log for log in reversed(self._ended) if not log.is_cancelled)
+        return next((log.attempt for log in logs if log.claim[:2] == label), None)
 
     # -- sessions ---------------------------------------------------------------------------
 

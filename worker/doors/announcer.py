@@ -67,7 +67,7 @@ class Announcer:
         worker, spec = self._worker, self._worker.context.spec
         return cluster_pb2.AnnounceRequest(
             worker=worker.address,
-            roles=worker.roles.names,
+            roles=worker.offer.offered,
             model=spec.model,
             fingerprint=spec.fingerprint,
             n_pages=spec.n_pages,
@@ -85,6 +85,7 @@ class Announcer:
             host=worker.config.host_name,
             host_identity=host_identity(),
             routers=worker.routers,
+            insecure_listeners=worker.config.insecure_listeners,
         )
 
     async def _announce_regularly(self, router: str) -> None:

@@ -13,9 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
+from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.listen import bare, bind_port, join
 from twolane.rpc.metrics_http import MetricsEndpoint
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.standard_services import Health, standard_handlers
 from twolane.security.access import METRICS_ROLES
 from twolane.security.identity import Identity, Role
@@ -76,7 +76,7 @@ class WorkerServer:
             config.credentials.check_calls(router, "--router")
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
         servicer = Health()
-        services = Services(self._worker)
+        services = Services(self._worker, self.gate, config.credentials.tls)
         server.add_generic_rpc_handlers(services.handlers())
         gate = CallGate(CallGateConfig())
         server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
@@ -93,9 +93,11 @@ class WorkerServer:
         self._metrics.watch(self._worker, self.gate.refused)
         try:
             if config.metrics_port is not None:
+                own = (config.metrics_ports, "--worker-metrics-ports")
                 self.metrics_port = bind_port(
                     lambda port: endpoint.bind(bare(metrics_host), port),
-                    metrics_host, config.metrics_port, "--metrics-port", config.ports,
+                    metrics_host, config.metrics_port, "--metrics-port",
+                    *(own if config.metrics_ports else (config.ports, "--ports")),
                 )  # fmt: skip
                 await endpoint.start()
             await server.start()

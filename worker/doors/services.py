@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
-from twolane.errors import UnimplementedError
+from twolane.engine.step import SampledToken
+from twolane.errors import PermissionDeniedError, UnimplementedError
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
-from twolane.v1 import transfer_pb2, worker_pb2
+from twolane.rpc.log_tail import LOG_TAIL
+from twolane.security.gate import Gate
+from twolane.security.identity import Role
+from twolane.security.process_facts import process_facts, unreachable
+from twolane.security.tls import TlsFiles
+from twolane.v1 import facts_pb2, sampling_pb2, transfer_pb2, worker_pb2
 from twolane.worker.errors import RouterInUseError, StaleEpochError
 from twolane.worker.worker import Worker
 
 Context = Any  # grpc.aio.ServicerContext, which the stubs describe only in part
 
 WORKER = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+MOST_REACHED = 64
 TRANSFER = transfer_pb2.DESCRIPTOR.services_by_name["TransferService"].full_name
 
 
 class Services:
     """`twolane.v1.WorkerService` and `twolane.v1.TransferService`."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, gate: Gate, tls: TlsFiles | None = None) -> None:
+        """`gate` identifies callers; `tls` are the files whose certificate a diagnosis looks at."""
         self._worker = worker
+        self._gate = gate
+        self._tls = tls
         self._open: dict[GrpcLink[Any, Any], asyncio.Task[Any]] = {}
         self._finished: set[GrpcLink[Any, Any]] = set()
         self._none_open = asyncio.Event()
@@ -38,6 +48,7 @@ class Services:
             WORKER: {
                 "Session": streams(worker_pb2.SessionRequest, self._session),
                 "Inspect": unary(worker_pb2.InspectRequest, self._inspect),
+                "AnswerAlone": unary(facts_pb2.AnswerAloneRequest, self._answer_alone),
             },
             TRANSFER: {"Connect": streams(transfer_pb2.ConnectRequest, self._connect)},
         }
@@ -94,7 +105,41 @@ class Services:
         if not has_decode:
             raise UnimplementedError("this worker does not decode")
 
+    async def _answer_alone(
+        self, request: facts_pb2.AnswerAloneRequest, context: Context
+    ) -> facts_pb2.AnswerAloneResponse:
+        return alone_response(self._worker, await self._worker.answer_alone(request))
+
     async def _inspect(
         self, request: worker_pb2.InspectRequest, context: Context
     ) -> worker_pb2.InspectResponse:
-        return self._worker.inspect()
+        """Raises `PermissionDeniedError` for a viewer that wants more than to look: it may not have
+        connections opened, and logs are for operators."""
+        is_more = bool(request.reach) or request.log_lines > 0
+        if is_more and self._gate.identity(context).role is Role.VIEWER:  # guard: viewer
+            raise PermissionDeniedError("a viewer's Inspect has neither reach nor log_lines")
+        response = self._worker.inspect()
+        if request.log_lines > 0:
+            lines, last = LOG_TAIL.tail(request.log_lines, request.after_log_line)
+            response.log.extend(lines)
+            response.last_log_line = last
+        if request.facts:
+            response.facts.CopyFrom(process_facts(self._tls))
+            response.facts.unreachable.update(await unreachable(request.reach[:MOST_REACHED]))
+        return response
+
+
+def alone_response(worker: Worker, tokens: Sequence[SampledToken]) -> facts_pb2.AnswerAloneResponse:
+    """What `Worker.answer_alone` has returned, as a message."""
+    response = facts_pb2.AnswerAloneResponse(exact=worker.context.spec.exact)
+    for index, sampled in enumerate(tokens):
+        response.tokens.add(
+            index=index,
+            token_id=sampled.token,
+            logprob=sampled.logprob,
+            top_logprobs=[
+                sampling_pb2.TopLogprob(token_id=token, logprob=logprob)
+                for token, logprob in sampled.top
+            ],
+        )
+    return response

@@ -7,6 +7,7 @@ role's inbox and wake the step loop, which lets the role act between two steps.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,7 @@ class Peers:
         self._out = None if roles.prefill is None else self._open_out(context, roles.prefill, wire)
         self._in = None if roles.decode is None else self._open_in(context, roles.decode, wire)
         self._decode = roles.decode
+        self._landings = wire.landings
 
     def connect(self, peer: worker_pb2.WorkerAddress) -> None:
         """Keep a stream to that decode worker for as long as there are transfers to it."""
@@ -74,6 +76,11 @@ class Peers:
             for driver in (self._in, self._out):
                 if driver is not None:
                     tasks.create_task(driver.run())
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """Frames and connections that landings refused, by reason."""
+        return sum((landing.dropped for landing in self._landings.values()), Counter())
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:

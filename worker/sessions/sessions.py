@@ -29,7 +29,7 @@ from twolane.worker.attempts.registry import Registry
 from twolane.worker.config import SessionConfig
 from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RouterInUseError, StaleEpochError
-from twolane.worker.observer import Observer
+from twolane.worker.observer import WorkerObserver
 from twolane.worker.sessions.session import Session, SessionLink
 
 
@@ -47,7 +47,7 @@ class Sessions:
         context: WorkerContext,
         config: SessionConfig,
         registry: Registry,
-        observer: Observer,
+        observer: WorkerObserver,
         *,
         describe_load: Callable[[], worker_pb2.LoadReport],
         describe_address: Callable[[], worker_pb2.WorkerAddress],

@@ -13,7 +13,7 @@ there, and its rows use samples that are still on the device:
     plan k | plan k + 1 | wait for k, apply k | plan k + 2 | wait for k + 1, apply k + 1 | ...
 
 Only this loop calls roles, and never during a plan. A page that is returned while a step is in
-flight comes free when that step is done (see `twolane.worker.deferred_release`), so no step writes
+flight comes free when that step is done (see `twolane.worker.page_returns`), so no step writes
 to a page of another row.
 
 An error of one row is an event of that row. An exception from a step is a fault of the whole engine
@@ -33,10 +33,11 @@ from typing import Any
 
 from twolane.engine.step import Mark, RowResult, RowWork
 from twolane.worker.config import StepLimits, StepWatchConfig
-from twolane.worker.deferred_release import PageReturns
-from twolane.worker.observer import Observer
+from twolane.worker.observer import WorkerObserver
+from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import Roles
 from twolane.worker.steps.step_runner import StepRunner
+from twolane.worker.steps.step_totals import StepTotals
 from twolane.worker.steps.step_watch import StepWatch
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class _StepInFlight:
     """A submitted step whose results are not processed yet."""
 
     work: list[RowWork]
+    n_decode: int  # how many of them, from the first, are decode rows
     results: asyncio.Task[list[RowResult]]
 
 
@@ -66,7 +68,7 @@ class StepLoop:
         watch: StepWatch | None = None,
         returns: PageReturns,
         ship: Callable[[float], None],
-        observer: Observer,
+        observer: WorkerObserver,
         on_idle: Callable[[float], None] = lambda now: None,
     ) -> None:
         self._roles = roles
@@ -77,6 +79,7 @@ class StepLoop:
         self._ship = ship
         self._observer = observer
         self._on_idle = on_idle
+        self.totals = StepTotals()
         self._commands: deque[Command] = deque()
         self._wake = asyncio.Event()
 
@@ -97,12 +100,12 @@ class StepLoop:
             while True:
                 self._wake.clear()
                 self._between_steps(loop.time())
-                work = self._plan(loop.time())
+                work, n_decode = self._plan(loop.time())
                 if work:  # submit first: samples are sent while the device computes
                     self._returns.on_submitted()
                     results = steps.create_task(self._run(work))
                     self._watch.begin(work, loop.time())
-                    in_flight.append(_StepInFlight(work, results))
+                    in_flight.append(_StepInFlight(work, n_decode, results))
                 self._ship(loop.time())
                 if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
                     await self._land(in_flight.popleft())
@@ -116,15 +119,19 @@ class StepLoop:
         for role in self._roles.all:
             role.tick(now)
 
-    def _plan(self, now: float) -> list[RowWork]:
+    def _plan(self, now: float) -> tuple[list[RowWork], int]:
+        """The work, and how many of its shares, which come first, are decode rows."""
         work: list[RowWork] = []
+        n_decode = 0
         left = self._limits.step_tokens
         for role in self._roles.all:
             share = role.plan(left, now)
             left -= sum(map(_n_new, share))
             assert left >= 0, "a role planned more positions than it may"
             work += share
-        return work
+            if role is self._roles.decode:
+                n_decode = len(work)
+        return work, n_decode
 
     def _run(self, work: list[RowWork]) -> Coroutine[Any, Any, list[RowResult]]:
         prefill = self._roles.prefill
@@ -146,7 +153,9 @@ class StepLoop:
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
-        self._observer.on_step(self._watch.end(now), sum(map(_n_new, work)))
+        took_s = self._watch.end(now)
+        self.totals.note(work, flight.n_decode, took_s)
+        self._observer.on_step(took_s, sum(map(_n_new, work)))
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

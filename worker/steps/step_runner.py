@@ -142,11 +142,13 @@ class TimedStepRunner:
     """Sleeps for as long as a step would take, then computes it: the double for virtual time.
 
     Pages are written at the very end, which exposes code that frees a page during a step.
-    `steps_ahead` simulates a device that queues steps: it resolves rows that follow.
+    `steps_ahead` simulates a device that queues steps: it resolves rows that follow. `submit_s`:
+    until a step that is submitted is in the device's queue.
     """
 
-    def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0) -> None:
+    def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0, submit_s: float = 0.0) -> None:
         self.steps_ahead = steps_ahead
+        self._submit_s = submit_s
         self._engine = engine
         self._turn = asyncio.Lock()  # fair: acquired in the order of submission
         self._sampled: dict[int, int] = {}  # by row, in the newest completed step
@@ -154,6 +156,8 @@ class TimedStepRunner:
     async def run(
         self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
     ) -> list[RowResult]:
+        if self._submit_s:
+            await asyncio.sleep(self._submit_s)
         if on_submitted is not None:
             on_submitted(None)
         async with self._turn:

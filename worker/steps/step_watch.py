@@ -18,6 +18,7 @@ from operator import attrgetter
 
 from twolane.engine.step import RowWork
 from twolane.worker.config import StepWatchConfig
+from twolane.worker.steps.pace import Pace
 
 _SMOOTHING = 0.1  # weight of the newest step in the moving average
 _MAX_LOOK_GAP_S = 1.0  # the most that counts between two calls of `look`
@@ -38,11 +39,14 @@ class StepWatch:
         self._looked_at_s = 0.0
         self.step_s = 0.0  # moving average
         self.n_steps = 0  # completed
+        self.pace = Pace()
 
     def begin(self, work: Sequence[RowWork], now: float) -> None:
         if not self._in_flight:
             self._age_s, self._looked_at_s = 0.0, now
-        counts = set(map(_n_new, work))
+        n_new = list(map(_n_new, work))
+        self.pace.note_tokens(n_new, now)
+        counts = set(n_new)
         kind = (1 in counts, max(counts, default=0) > 1)
         self._in_flight.append((kind, now))
 
@@ -54,6 +58,7 @@ class StepWatch:
         self._last_end_s = now
         self._age_s, self._looked_at_s = 0.0, now
         self.n_steps += 1
+        self.pace.note_step(took_s)
         weight = _SMOOTHING if self.n_steps > 1 else 1.0
         self.step_s += weight * (took_s - self.step_s)
         return took_s

@@ -14,18 +14,22 @@ import torch
 from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.inputs import DeviceInputs, InputShape
 from twolane.engine.cuda.model import n_few_layers
+from twolane.engine.cuda.packing import prompt_shape
 from twolane.engine.cuda.plans import STEP_ROWS
 from twolane.engine.cuda.products import MANY_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
 from twolane.engine.kernels.launch import Card, Take, dry_running
+from twolane.engine.kernels.pages.page_checksum import checksum_pages
+from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_gated_many_rows
 from twolane.engine.kernels.rows.all_reduce import MAX_ROWS, MAX_WIDTH, PeerBuffers
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.model_files.weights import allocate_weights
 
 META = torch.device("meta")
+_ADDRESS = 1 << 40  # aligned, and too large for 32 bits, as those of a card are
 
 
 def dry_run_launches(blueprint: Blueprint, expected: StepShapes, card: Card, take: Take) -> None:
@@ -35,9 +39,12 @@ def dry_run_launches(blueprint: Blueprint, expected: StepShapes, card: Card, tak
         stage = Stage(blueprint)
         for kind in mixed_kinds(expected, many_rows_from=many_rows_from(blueprint, expected, card)):
             stage.mixed(kind)
+        for bucket in expected.prompt_buckets:
+            stage.prompts(bucket)
         for bucket in expected.buckets:
             stage.decode(bucket)
         stage.refine()
+        stage.move_pages()
 
 
 def many_rows_from(blueprint: Blueprint, expected: StepShapes, card: Card) -> int | None:
@@ -85,9 +92,25 @@ class Stage:
         """Tokens per tile of a chunk."""
         return self._model.chunks.config.block_tokens
 
+    @property
+    def may_graph_prompts(self) -> bool:
+        return self._model.may_graph_prompts
+
     def decode(self, rows: int) -> None:
         """A pass of decode rows only, as in a graph."""
         self.run(InputShape(rows, rows, rows, self._blueprint.table_pages), rows)
+
+    def prompts(self, tokens: int) -> None:
+        """A pass of prompts only, as in a graph; nothing if they run without graphs."""
+        if not self.may_graph_prompts:
+            return
+        shape = prompt_shape(
+            tokens,
+            n_windows=len(self.windows),
+            block_tokens=self.block_tokens,
+            table_pages=self._blueprint.table_pages,
+        )
+        self.run(shape, 0)
 
     def mixed(self, kind: PassKind) -> None:
         shape = InputShape(
@@ -115,6 +138,14 @@ class Stage:
             logits, inputs.temperatures, inputs.seeds, inputs.samples, inputs.index,
             tokens=self._fresh.tokens[:1], logprobs=self._fresh.logprobs[:1],
         )  # fmt: skip
+
+    def move_pages(self) -> None:
+        """What a worker launches on pages of this pool, between its steps."""
+        pages = torch.empty(1, dtype=torch.int32, device=META)
+        sums = torch.empty(1, dtype=torch.int64, device=META)
+        page_bytes = self._blueprint.pool.page_bytes
+        checksum_pages(_ADDRESS, pages, page_bytes=page_bytes, out=sums)
+        copy_pages(_ADDRESS, _ADDRESS, pages, pages, page_bytes=page_bytes)
 
 
 def _dry_run_all_reduce(blueprint: Blueprint) -> AllReduce | None:

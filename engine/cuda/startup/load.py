@@ -16,9 +16,10 @@ from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.errors import EngineConfigError, UnsupportedModelError
 from twolane.engine.kernels.rows.all_reduce import MAX_WIDTH
 from twolane.engine.model_files.architecture import Architecture, read_architecture
-from twolane.engine.model_files.checkpoint import Checkpoint, weights_revision
+from twolane.engine.model_files.checkpoint import Checkpoint
 from twolane.engine.model_files.fingerprint import model_fingerprint
 from twolane.engine.model_files.shard import Shard
+from twolane.engine.model_files.weight_files import weights_revision
 from twolane.engine.model_files.weights import Weights, load_weights, random_weights
 from twolane.engine.parallel.collective import Collective, SingleRank, least
 from twolane.engine.progress import Progress
@@ -112,10 +113,11 @@ def _load(
         eos_token_ids=arch.eos_token_ids,
         indexes_answers=not config.exact,  # decode writes other bits than chunks of a prompt
         max_step_rows=STEP_ROWS,
+        exact=config.exact,
     )
     engine = CudaEngine(
         spec, model, memory, latest=latest, table_pages=blueprint.table_pages, exact=config.exact,
-        all_reduce=all_reduce,
+        all_reduce=all_reduce, graphed_tokens=tuning.graphed_tokens,
     )  # fmt: skip
     try:
         warmup.make_passes(engine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
+from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS, PROMPT_BUCKETS
 from twolane.engine.cuda.products import MANY_ROWS, STREAMED_ROWS
 
 # For passes without a graph, by tokens or sampled rows: the largest of every class of products.
@@ -34,6 +34,14 @@ class StepShapes:
         more than the rows need, for prompts with one token left."""
         enough = next((size for size in BUCKETS if size > self.rows), MAX_ROWS)
         return [size for size in reversed(BUCKETS) if size <= enough] if self.rows else []
+
+    @property
+    def prompt_buckets(self) -> list[int]:
+        """Buckets of graphs of prompts, largest first."""
+        if self.tokens < 2:
+            return []
+        enough = next((size for size in PROMPT_BUCKETS if size >= self.tokens), self.tokens)
+        return [size for size in reversed(PROMPT_BUCKETS) if size <= enough]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Warms an engine up, while it is loaded and after.
 
-kernels    dry run, compiled on threads ----------> |
+kernels    dry run, compiled and loaded ----------> |
 weights    read, drawn --------> probed, pool ----> | passes of every expected kind -> ready
 """
 
@@ -16,7 +16,7 @@ from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import dry_run_launches, many_rows_from
 from twolane.engine.cuda.startup.step_shapes import StepShapes
 from twolane.engine.cuda.startup.warmup_passes import WarmupPasses
-from twolane.engine.kernels.compile_ahead import CompileAhead, threads_here
+from twolane.engine.kernels.compile_ahead import CompileAhead, processes_here
 from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once
 from twolane.engine.progress import PASSES, Progress, Readied
@@ -39,9 +39,9 @@ class Warmup:
         self._card = card_of(device) or _NO_CARD
         self._ahead: CompileAhead | None = None
         if device.type == "cuda" and self._expected.any:
-            threads = threads_here(shared_by=blueprint.shard.ranks)
+            processes = processes_here(shared_by=blueprint.shard.ranks)
             self._ahead = CompileAhead(
-                self._dry_run, threads=threads, around=partial(torch.cuda.device, device)
+                self._dry_run, processes=processes, around=partial(torch.cuda.device, device)
             )
 
     def __enter__(self) -> Warmup:

@@ -42,6 +42,7 @@ class WarmupPasses:
         ]
         self._todo: list[Callable[[], object]] = [
             *(partial(self._mixed, kind) for kind in kinds),
+            *(partial(engine.capture_prompts, bucket) for bucket in expected.prompt_buckets),
             *(partial(engine.capture, bucket) for bucket in expected.buckets),
             partial(self._decode, _ELABORATE),
         ]

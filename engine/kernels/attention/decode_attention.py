@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
-from twolane.engine.kernels.attention.decode_config import DecodeConfig, config_for
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, config_for
 from twolane.engine.kernels.attention.decode_fp8 import launch_fp8
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
@@ -213,7 +213,7 @@ def decode_attention(
     scale: float,
     window: int = 0,
     programs: int = 0,
-    config: DecodeConfig | None = None,
+    config: DecodeAttentionConfig | None = None,
     pdl: int = 0,
 ) -> None:
     """queries `[rows, heads, head_dim]` (rows may be strided), out `[rows, heads, head_dim]` dense.

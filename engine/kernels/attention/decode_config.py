@@ -14,7 +14,7 @@ class Fp8Products(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeConfig:
+class DecodeAttentionConfig:
     """The defaults are the best measured on an H200, for both kinds of pool. The tile is no option:
     one page of one head by all queries that share it (`decode_attention.py`, `decode_fp8.py`)."""
 
@@ -26,8 +26,8 @@ class DecodeConfig:
     products: Fp8Products = Fp8Products.PARTS
 
 
-def config_for(view: KVView) -> DecodeConfig:
+def config_for(view: KVView) -> DecodeAttentionConfig:
     """What fits: with 32-bit values, one plane of keys and one of values fill the shared memory."""
     if view.values.itemsize == 4:
-        return DecodeConfig(warps=8, stages=1)
-    return DecodeConfig()
+        return DecodeAttentionConfig(warps=8, stages=1)
+    return DecodeAttentionConfig()

@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 
 from twolane.engine.kernels.attention.decode_ahead import pages_ahead, prefetch_pages
-from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_merge import merge_items
 from twolane.engine.kernels.attention.decode_plan import RECORD, DecodePlan
 from twolane.engine.kernels.launch import launch
@@ -235,7 +235,7 @@ def launch_fp8(
     scale: float,
     window: int,
     programs: int,
-    config: DecodeConfig,
+    config: DecodeAttentionConfig,
     pdl: int,
 ) -> None:
     """Like `decode_attention`, which checks the arguments; `scale` is for scores in base 2."""

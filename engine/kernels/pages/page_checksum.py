@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.sizes import cdiv
 
 BLOCK = 4096  # words of 8 bytes per iteration
@@ -65,7 +66,7 @@ def checksum_pages(
         return
     words = page_bytes // 8
     tasks = len(pages) * cdiv(words, BLOCK)
-    _checksum_kernel[(min(programs, tasks),)](
+    launch(_checksum_kernel, (min(programs, tasks),))(
         address,
         pages,
         out,

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.sizes import cdiv
 
 BLOCK = 4096  # int64s per iteration: 32 KiB
@@ -65,7 +66,7 @@ def copy_pages(
         return
     words = page_bytes // 8
     tasks = len(source_pages) * cdiv(words, BLOCK)
-    _page_copy_kernel[(min(programs, tasks),)](
+    launch(_page_copy_kernel, (min(programs, tasks),))(
         source_address,
         target_address,
         source_pages,

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -35,6 +36,11 @@ class TransportThread(ABC, Generic[NewsT]):
         self._is_closing = False  # read and written by the thread
         self._is_asked_to_close = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """See `Landing`. Empty for an end that nobody can connect to."""
+        return Counter()
 
     def poll(self) -> list[NewsT]:
         return self._mailbox.poll()

@@ -1,0 +1,64 @@
+"""Imports what a GPU engine needs, which takes seconds, beside work that needs no interpreter lock.
+
+main     triton, torch, the engine ------------------------------>
+card     cuInit, the card's context --->
+prepare        Triton's hash of itself, part of every name in its cache: reads 0.4 GB --->
+               its module that calls the driver: built by a C compiler if not in the cache --->
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+
+
+def import_engine() -> None:
+    """Import the modules of a GPU engine. The card is the first one that the process may see; it
+    need not work: the engine says what it misses when it is loaded."""
+    with _uncollected():
+        threading.Thread(target=_open_card, name="open-card", daemon=True).start()
+        if find_spec("triton") is not None:
+            import triton  # noqa: F401
+
+            threading.Thread(target=_prepare_triton, name="prepare-triton", daemon=True).start()
+        import torch  # noqa: F401
+
+        if find_spec("triton") is not None:
+            import twolane.engine.cuda.startup.load  # noqa: F401
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Modules are not garbage: looking for it takes 0.2 s."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _open_card() -> None:
+    """Create the card's primary context, which torch uses, too. It lives as long as the process."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no driver: the engine says so
+        return
+    if driver.cuInit(0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+
+
+def _prepare_triton() -> None:
+    """Do what Triton would do before its first kernel, and remembers."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+    with suppress(Exception):  # no driver, no compiler: the engine says so
+        from triton.backends.nvidia.driver import CudaUtils
+
+        CudaUtils()

@@ -1,0 +1,1 @@
+"""Answers that a worker gives alone, for checks of the cluster."""

@@ -13,7 +13,7 @@
             async for chunk in stream:
                 print(chunk.text, end="", flush=True)
 
-Names load when they are first used, so that `import twolane` costs nothing.
+Each name is imported when it is first used, so `import twolane` is cheap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asyncio client: everything that twolane's door offers, as methods."""
+"""The asyncio client: one method for each call of the clients' API."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from twolane.values import Completion, Model
 
 
 class AsyncClient:
-    """A connection to each router of a cluster; any number of requests at once, on one event loop.
+    """Connects to every router of a cluster and runs any number of requests at once, on one event
+    loop.
 
-    An endpoint may name several routers, "a:7200,b:7200", or be a name with several addresses:
-    requests are spread over them, and an answer whose router is lost goes on at another.
+    An endpoint may name several routers, "a:7200,b:7200", or be a host name with several addresses.
+    Requests are distributed over them; if a router is lost, its answers continue at another.
 
-    Making one does nothing on the network: the first call connects, and so does `connect()`, which
-    waits until the cluster answers. Every method raises errors of `twolane.errors` only (and
+    The constructor does not use the network. The first call connects; so does `connect()`, which
+    waits until the cluster answers. Every method raises only errors of `twolane.errors` (and
     `asyncio.CancelledError` when its own task is cancelled, which cancels the request).
     """
 
@@ -46,7 +47,8 @@ class AsyncClient:
         return self._target.endpoint
 
     async def connect(self, timeout_s: float | None = None) -> Self:
-        """Return `self` as soon as the cluster's door is reachable, else raise UnavailableError."""
+        """Return `self` as soon as the cluster can be reached; raise UnavailableError if it
+        cannot."""
         bound_s = self._config.connect_timeout_s if timeout_s is None else timeout_s
         check_seconds("timeout_s", bound_s)
         try:
@@ -54,19 +56,20 @@ class AsyncClient:
                 await _first_of([door.channel.channel_ready() for door in self._doors.all])
         except TimeoutError:
             if self._target.ca:
-                await self.models()  # fails with the reason
+                await self.models()  # raises the reason if it fails
             raise unreachable(self.endpoint, f"no connection within {bound_s:g} s") from None
         return self
 
     async def generate(
         self, prompt: str | None = None, **options: Unpack[RequestOptions]
     ) -> Completion:
-        """The whole answer to exactly one of `prompt`, `token_ids=` and `messages=`."""
+        """Generate the whole answer to exactly one of `prompt`, `token_ids=` and `messages=`."""
         async with self.stream(prompt, **options) as stream:
             return await stream.completion()
 
     def stream(self, prompt: str | None = None, **options: Unpack[RequestOptions]) -> AsyncStream:
-        """The answer as it is generated. The request starts now; see `AsyncStream` for its end."""
+        """Stream the answer as it is generated. The request starts at once; see `AsyncStream` for
+        how it ends."""
         request = build_request(prompt, options)
         timeout_s = options.get("timeout_s")
         bound_s = self._config.timeout_s if timeout_s is None else timeout_s
@@ -78,9 +81,10 @@ class AsyncClient:
         )
 
     async def cancel(self, request_id: str) -> bool:
-        """Cancel a running request, whoever started it: its stream ends with CancelledError.
+        """Cancel a running request, also one of another client: its stream ends with
+        CancelledError.
 
-        False if no such request is running (any more).
+        Returns False if no such request is running.
         """
         check_text("request_id", request_id)
         if not request_id:
@@ -99,21 +103,22 @@ class AsyncClient:
         return [Model.from_proto(model) for model in response.models]
 
     async def status(self, submission_ids: Sequence[str] = ()) -> ServiceStatus:
-        """Whether and what the cluster serves, and how far these submissions are. All else is for
-        operators: `twolane.AdminClient`."""
+        """Whether the cluster serves, its models, and the progress of these submissions. Operators
+        see more with `twolane.AdminClient`."""
         for submission_id in submission_ids:
             check_text("submission_ids", submission_id)
         request = inference_pb2.GetStatusRequest(submission_ids=submission_ids)
         return ServiceStatus.from_proto(await self._call("GetStatus", request))
 
     async def who_am_i(self) -> Caller:
-        """Who the cluster takes this client for, and what is left of its tenant's quotas."""
+        """This client's identity at the cluster, and what is left of its tenant's quotas."""
         request = inference_pb2.WhoAmIRequest()
         return Caller.from_proto(await self._call("WhoAmI", request))
 
     async def close(self) -> None:
-        """Cancel what still runs and hang up. May be called twice; no call is possible after."""
-        if self._opened is None or self._opened[0].is_closed():  # then its calls are over, too
+        """Cancel the running calls and close the connections. May be called twice; no call is
+        possible afterwards."""
+        if self._opened is None or self._opened[0].is_closed():  # its calls have ended with it
             self._is_closed = True
             return
         loop, doors = self._opened
@@ -134,7 +139,7 @@ class AsyncClient:
 
     @property
     def _doors(self) -> Doors:
-        """Made late: they belong to the event loop that runs when they are first used."""
+        """Created at first use, because they belong to the event loop that runs then."""
         if self._is_closed:
             raise InvalidRequestError("this client is closed")
         if self._opened is None:
@@ -148,7 +153,7 @@ class AsyncClient:
         return TlsUse(str(self._target.ca), str(self._target.cert))
 
     async def _call(self, name: str, request: object, at: Door | None = None) -> Any:
-        """A short call: at that door, or at the next one that answers."""
+        """Make a short call: at the door `at`, or else at the next one that answers."""
         bound_s, doors = self._config.call_timeout_s, self._doors
         lost: grpc.aio.AioRpcError | None = None
         for _ in doors.all if at is None else [at]:
@@ -166,7 +171,7 @@ class AsyncClient:
 
 
 async def _first_of(works: Sequence[Awaitable[None]]) -> None:
-    """Until one is done."""
+    """Wait until one of `works` is done."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

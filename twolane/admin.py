@@ -1,10 +1,10 @@
-"""The operator's client: everything about the cluster, and what moves workers.
+"""The operator's client: shows the cluster's status and drains workers.
 
 with twolane.AdminClient() as admin:
     for worker in admin.status().workers:
         print(worker.worker_id, worker.state)
 
-It speaks to the unix socket that `twolane up` shows, which its user alone may open.
+It connects to the unix socket that `twolane up` shows, which only the cluster's user can open.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from google.protobuf.message import Message
 
 from twolane.config import SOCKET_NAME, ClientConfig
-from twolane.errors import InvalidParameterError, UnavailableError
+from twolane.errors import UnavailableError
 from twolane.failures import explain
 from twolane.params import check_text
-from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.security.target import Target, find_admin_target
 from twolane.status import ClusterStatus, DrainInfo
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc
+from twolane.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
 UNIX = "unix:"
 _FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
@@ -35,19 +36,16 @@ class AdminClient:
     """Every method blocks, may be called from any thread, and raises errors of `twolane.errors`."""
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
-        """`endpoint` is unix:PATH; None: that of the only cluster of this user on this machine.
-        Raises `UnavailableError` if there is none, or several."""
-        if endpoint is None:
-            endpoint = only_socket()
-        if not (isinstance(endpoint, str) and endpoint.startswith(UNIX)):
-            raise InvalidParameterError("endpoint", endpoint, "unix:PATH, as `twolane up` shows it")
-        self.endpoint = endpoint
+        """`endpoint` is unix:PATH. If it is None, this user must have exactly one cluster on this
+        machine, which is used. Raises `UnavailableError` if there is none, or several."""
         self._config = config or ClientConfig()
-        self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-        self._stub = cluster_pb2_grpc.AdminServiceStub(self._channel)
+        target = find_admin_target(endpoint, self._config) or Target(only_socket())
+        self.endpoint = target.endpoint
+        self._channel = target.blocking_channel()
+        self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def status(self) -> ClusterStatus:
-        """One look at workers, pages and requests."""
+        """A snapshot of workers, pages and requests."""
         request = cluster_pb2.GetClusterStatusRequest()
         return ClusterStatus.from_proto(self._call(self._stub.GetClusterStatus, request))
 
@@ -59,11 +57,11 @@ class AdminClient:
         hand_over: bool = False,
         expect_epoch: int = 0,
     ) -> None:
-        """Let a worker finish what it runs and give it nothing new; `undo` takes that back.
+        """Let a worker finish its rows and give it no new ones; `undo` reverts that.
 
-        `hand_over`: what decodes there is resumed elsewhere as soon as there is room, instead of
-        waited for. Raises `PreconditionError` if the worker's epoch is not `expect_epoch` (0: any),
-        or if the ticket was taken that an undo would take back.
+        With `hand_over`, the rows that decode there are resumed at other workers as soon as there
+        is room. Raises `PreconditionError` if the worker's epoch is not `expect_epoch` (0: any), or
+        if `undo` comes after the drain's ticket was taken.
         """
         check_text("worker_id", worker_id)
         request = cluster_pb2.DrainWorkerRequest(
@@ -74,14 +72,14 @@ class AdminClient:
     def watch_drain(
         self, worker_id: str, *, timeout_s: float, expect_epoch: int = 0
     ) -> Iterator[DrainInfo | None]:
-        """How far its drain is, at each change; None: the worker has not answered yet, or has
-        ended. The last is the one with the ticket, if the worker is there so long.
+        """The progress of its drain, at each change; None while the worker has not answered yet, or
+        once it has ended. The last item is the one with the ticket, if the worker lives until then.
 
-        Raises `DeadlineError` after `timeout_s`, and `PreconditionError` if it does not drain, or
-        is another incarnation.
+        Raises `DeadlineError` after `timeout_s`, and `PreconditionError` if the worker is not
+        draining or is another incarnation.
         """
         check_text("worker_id", worker_id)
-        request = cluster_pb2.WatchDrainRequest(worker_id=worker_id, expect_epoch=expect_epoch)
+        request = admin_pb2.WatchDrainRequest(worker_id=worker_id, expect_epoch=expect_epoch)
         try:
             for news in self._stub.WatchDrain(request, timeout=timeout_s):
                 is_told = news.HasField("drain")
@@ -90,17 +88,29 @@ class AdminClient:
             raise explain(error, endpoint=self.endpoint, timeout_s=timeout_s) from error
 
     def take_ticket(self, worker_id: str, ticket: int, *, expect_epoch: int) -> None:
-        """Make a drain final, before the worker is killed: nobody can undo it any more. It counts
-        when the worker reports `is_taken`. Raises `PreconditionError` if that ticket, the number of
-        its drain, does not hold."""
+        """Make a drain final before the worker is killed, so that nobody can undo it. It takes
+        effect when the worker reports `is_taken`. Raises `PreconditionError` if `ticket`, the
+        number of the drain, is not valid any more."""
         check_text("worker_id", worker_id)
         request = cluster_pb2.DrainWorkerRequest(
             worker_id=worker_id, take_ticket=ticket, expect_epoch=expect_epoch
         )
         self._call(self._stub.DrainWorker, request)
 
+    def call(self, method: str, request: Message, *, within_s: float | None = None) -> Any:
+        """Call that method of `AdminService` (proto/twolane/v1/admin.proto): returns its response
+        message. `within_s` None: as for all calls."""
+        return self._call(getattr(self._stub, method), request, within_s)
+
+    def watch(self, method: str, request: Message) -> Iterator[Any]:
+        """The messages of that streaming method of `AdminService`, until it or the caller ends."""
+        try:
+            yield from getattr(self._stub, method)(request)
+        except grpc.RpcError as error:
+            raise explain(error, endpoint=self.endpoint, timeout_s=None) from error
+
     def close(self) -> None:
-        """May be called twice; no call is possible after."""
+        """Close the connection. May be called twice; no call is possible afterwards."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -114,8 +124,8 @@ class AdminClient:
     ) -> None:
         self.close()
 
-    def _call(self, method: Any, request: object) -> Any:
-        bound_s = self._config.call_timeout_s
+    def _call(self, method: Any, request: object, within_s: float | None = None) -> Any:
+        bound_s = self._config.call_timeout_s if within_s is None else within_s
         try:
             return method(request, timeout=bound_s)
         except grpc.RpcError as error:
@@ -123,7 +133,8 @@ class AdminClient:
 
 
 def only_socket(name: str = SOCKET_NAME) -> str:
-    """unix:PATH. Raises `UnavailableError` unless exactly one cluster of this user's runs here."""
+    """The only live socket of this name, as unix:PATH. Raises `UnavailableError` unless exactly one
+    cluster of this user runs on this machine."""
     found = live_sockets(name)
     if len(found) == 1:
         return f"{UNIX}{found[0]}"
@@ -140,18 +151,18 @@ def only_socket(name: str = SOCKET_NAME) -> str:
 
 
 def live_sockets(name: str = SOCKET_NAME) -> list[Path]:
-    """The operators' sockets of this user's clusters on this machine that are listened at: those of
-    routers, or of that other name."""
+    """The operators' sockets of this user's clusters on this machine that have a listener: those of
+    routers, or those called `name`."""
     paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{name}*"))
     live = [path for path in paths if _is_ours(path) and _is_listened_at(path)]
-    # a cluster may have several routers, of which each answers for all: the first that lives
+    # a cluster may have several routers, each of which answers for all: take the first live one
     return list({path.parent: path for path in reversed(live)}.values())[::-1]
 
 
 def _is_ours(path: Path) -> bool:
     try:
         return path.stat().st_uid == path.parent.stat().st_uid == os.geteuid()
-    except OSError:  # it has ended meanwhile, or is somebody else's
+    except OSError:  # it has ended meanwhile, or belongs to another user
         return False
 
 

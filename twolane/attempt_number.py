@@ -1,7 +1,7 @@
-"""Numbers of attempts: fence << 16 | n, the n-th try under that fence, from 1.
+"""Numbers of attempts: fence << 16 | n for the n-th try under that fence, from 1.
 
-fence 0   1, 2, 3, …              the router that took the request in
-fence 1   65537, 65538, …         one that took it over: always above all that came before
+fence 0   1, 2, 3, …              the router that accepted the request
+fence 1   65537, 65538, …         the router that took it over: above all earlier numbers
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def first_attempt(fence: int) -> int:
 
 
 def next_attempt(number: int, fence: int) -> int:
-    """The try after `number` by a router that holds the request under `fence`: the first of its own
-    where that number was another's. A fence has at most `MOST_TRIES`: a request that fails, or gets
-    nowhere, is given up after far fewer."""
+    """The number of the next try after `number`, by a router that holds the request under `fence`:
+    its first one if `number` is from a lower fence. A fence has at most `MOST_TRIES` numbers; a
+    request that fails or makes no progress is given up after far fewer."""
     if fence_of(number) < fence:  # guard: own numbers
         return first_attempt(fence)
-    assert fence_of(number) == fence, "the attempt is of a router that took this one's request over"
+    assert fence_of(number) == fence, "the attempt is from a router that took this request over"
     assert try_of(number) < MOST_TRIES, "no number is left under this fence"
     return number + 1
 
@@ -33,5 +33,5 @@ def fence_of(number: int) -> int:
 
 
 def try_of(number: int) -> int:
-    """Which try under its fence, from 1; 0: this is no attempt's number."""
+    """The number of the try under its fence, from 1; 0 if `number` is not an attempt's number."""
     return number & MOST_TRIES

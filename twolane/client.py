@@ -1,4 +1,4 @@
-"""The blocking client: `AsyncClient` on an event loop thread of its own, method by method."""
+"""The blocking client: runs `AsyncClient` on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from twolane.stream import AsyncStream
 from twolane.values import Chunk, Completion, Model
 
 ResultT = TypeVar("ResultT")
-LAST_WORDS_S = 1.0  # how long `close` lets calls of other threads end by themselves
+LAST_WORDS_S = 1.0  # how long `close` waits for calls of other threads to end by themselves
 
 
 class Client:
-    """See `AsyncClient` for what each method promises; these block until it is done.
+    """`AsyncClient` describes each method; these methods block until the result is there.
 
-    Safe to use from several threads at once, not across a fork. Close it, or use `with`; the
+    Several threads may use it at once, but not a forked process. Close it, or use `with`; the
     thread of a client that is never closed ends with the program.
     """
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
         self._async = AsyncClient(endpoint, config=config)
         self._loop = asyncio.new_event_loop()
-        self._lock = threading.Lock()  # nothing is handed to the loop once it is to stop
+        self._lock = threading.Lock()  # no work is given to the loop once it is told to stop
         self._is_closed = False
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="twolane-client", daemon=True
@@ -76,7 +76,8 @@ class Client:
         return self._wait(self._async.who_am_i())
 
     def close(self) -> None:
-        """Cancel what still runs (other threads get CancelledError), hang up, end the thread.
+        """Cancel the running calls (other threads get CancelledError), close the connections, and
+        end the thread.
 
         May be called twice, and from any thread.
         """
@@ -159,11 +160,11 @@ class Stream:
         return chunk
 
     def completion(self) -> Completion:
-        """Read all that is left; returns the whole answer, with what was read before."""
+        """Read the rest and return the whole answer, including the chunks read before."""
         return self._client._wait(self._stream.completion())
 
     def cancel(self) -> None:
-        """Give the request up. Returns at once; may be called twice, and from any thread."""
+        """Cancel the request. Returns at once; may be called twice, and from any thread."""
         self._client._post_cancel(self._stream)
 
     def close(self) -> None:

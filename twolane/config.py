@@ -15,41 +15,48 @@ ENDPOINT_VARIABLE = "TWOLANE_ENDPOINT"
 API_KEY_VARIABLE = "TWOLANE_API_KEY"
 CONTEXT_VARIABLE = "TWOLANE_CONTEXT"
 DEFAULT_ENDPOINT = "localhost:7200"
-SOCKET_NAME = "admin.sock"  # of operators, at a router
-CONTROLLER_SOCKET_NAME = "ctl.sock"  # of operators, at the launcher; paths have 107 bytes
+SOCKET_NAME = "admin.sock"  # for operators, at a router
+# For operators, at the controller; a socket's path has at most 107 bytes.
+CONTROLLER_SOCKET_NAME = "ctl.sock"
 _ENDPOINT_BOUND = f"HOST:PORT, like {DEFAULT_ENDPOINT}"
 _MAX_PORT = 65535
 
 
 def named_endpoint() -> str | None:
-    """What `TWOLANE_ENDPOINT` says, if it does."""
+    """The value of `TWOLANE_ENDPOINT`; None if it is not set."""
     return os.environ.get(ENDPOINT_VARIABLE) or None
 
 
 def api_key_from_env() -> str | None:
-    """The API key to show: `TWOLANE_API_KEY`, or none."""
+    """The value of `TWOLANE_API_KEY`; None if it is not set."""
     return os.environ.get(API_KEY_VARIABLE) or None
 
 
 def context_from_env() -> str | None:
-    """The context to use: `TWOLANE_CONTEXT`, or none."""
+    """The value of `TWOLANE_CONTEXT`; None if it is not set."""
     return os.environ.get(CONTEXT_VARIABLE) or None
 
 
+def columns_from_env() -> bool:
+    """Whether `COLUMNS` says how wide the output is to be."""
+    return bool(os.environ.get("COLUMNS"))
+
+
 def contexts_path() -> Path:
-    """The user's file of contexts."""
+    """The path of the user's file of contexts."""
     return Path("~/.config/twolane/config.toml").expanduser()
 
 
 def check_api_key(api_key: Any) -> str:
-    """Raise `InvalidParameterError` unless it can be sent. What it was is not repeated."""
+    """Raise `InvalidParameterError` unless the key can be sent. The error does not contain the
+    key."""
     if not isinstance(api_key, str) or not (api_key.isascii() and api_key.isprintable()):
         raise InvalidParameterError("api_key", "…", "printable ASCII characters, like tl_…")
     return api_key
 
 
 def check_endpoint(endpoint: Any) -> str:
-    """Raise `InvalidParameterError` unless it is HOST:PORT, several with commas in between, or
+    """Raise `InvalidParameterError` unless it is HOST:PORT, several of them separated by commas, or
     unix:PATH. A host may be a name, an IPv4 address, or an IPv6 one in brackets."""
     if not isinstance(endpoint, str):
         raise InvalidParameterError("endpoint", endpoint, _ENDPOINT_BOUND)
@@ -72,12 +79,12 @@ def check_endpoint(endpoint: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """`timeout_s` is the deadline of a generation that names none; None lets it run for ever.
-    `call_timeout_s` bounds every short call (cancel, models, status, drain). `api_key` is shown
-    with every call; None: that of `TWOLANE_API_KEY`, if it is set.
+    """`timeout_s` is the default timeout of a generation; None: no timeout. `call_timeout_s` bounds
+    every short call (cancel, models, status, drain). `api_key` is sent with every call; if it is
+    None, `TWOLANE_API_KEY` is sent, if set.
 
-    `ca` is the PEM file of the server's authority: with it the connection is TLS. `cert` and `key`
-    are this client's certificate. `context` is one of the user's file
+    `ca` is the PEM file of the server's certificate authority: with it the connection uses TLS.
+    `cert` and `key` are this client's certificate and key. `context` names one in the user's file
     (`twolane.security.contexts`)."""
 
     api_key: str | None = field(default=None, repr=False)
@@ -99,7 +106,7 @@ class ClientConfig:
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Raise `InvalidParameterError` unless `value` is a length of time that can pass."""
+    """Raise `InvalidParameterError` unless `value` is a finite number of seconds above 0."""
     if not is_number(value):
         raise InvalidParameterError(name, value, "a number of seconds")
     if not (math.isfinite(value) and value > 0):

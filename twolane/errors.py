@@ -1,16 +1,16 @@
-"""Every error that twolane raises at a user, as a tree.
+"""All errors that twolane raises to its users, as a tree.
 
     TwolaneError
-    ├── InvalidRequestError        INVALID_ARGUMENT     the request can never succeed as it is
+    ├── InvalidRequestError        INVALID_ARGUMENT     the request is invalid and can never succeed
     │   └── InvalidParameterError                       one field: name, value, bound
-    ├── UnauthenticatedError       UNAUTHENTICATED      show a certificate or key that counts here
+    ├── UnauthenticatedError       UNAUTHENTICATED      no valid certificate or API key
     ├── PermissionDeniedError      PERMISSION_DENIED    this caller may not do that here
     ├── DuplicateRequestError      ALREADY_EXISTS       that request id is in use
-    ├── PreconditionError          FAILED_PRECONDITION  what it names is not as the caller thinks
+    ├── PreconditionError          FAILED_PRECONDITION  the object has changed meanwhile
     ├── UnknownModelError          NOT_FOUND            no worker serves that model
-    ├── UnknownSubmissionError     NOT_FOUND            nothing of that answer is left to resume
+    ├── UnknownSubmissionError     NOT_FOUND            that answer cannot be resumed
     ├── TakenOverError             ABORTED              another router has the request
-    ├── OverloadedError            RESOURCE_EXHAUSTED   come back after `retry_after_s`
+    ├── OverloadedError            RESOURCE_EXHAUSTED   retry after `retry_after_s`
     │   └── QuotaError                                  the caller's own quota is used up
     ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
     ├── CancelledError             CANCELLED            the caller, or an operator, cancelled it
@@ -18,24 +18,24 @@
     ├── UnimplementedError         UNIMPLEMENTED        the field is reserved for a later version
     └── InternalError              INTERNAL             our bug: please report it, with the details
 
-Each carries the gRPC status that stands beside it, a stable `reason` (google.rpc.ErrorInfo.reason)
-and `metadata`. `twolane.rpc.errors` is the one place that turns them into a status and back,
-`twolane.router.doors.http.errors` the one that turns them into HTTP.
+Each has the gRPC status beside it, a stable `reason` (google.rpc.ErrorInfo.reason) and `metadata`.
+Only `twolane.rpc.errors` translates them to a status and back; only
+`twolane.router.doors.http.errors` translates them to HTTP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# What a client sent is said back, but not all of it. An error has to fit into gRPC's 8 KiB of
-# trailers, where each byte of a message that is not ASCII takes three, and again four thirds in
-# each detail that repeats it.
+# Errors quote what a client sent, but not all of it. An error must fit into gRPC's 8 KiB of
+# trailers, where each non-ASCII byte of a message takes three bytes, and 4/3 bytes more in each
+# detail that repeats it.
 MAX_TEXT_BYTES = 1000
 MAX_FIGURE_BYTES = 200
 
 
 def short(text: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Its beginning, where it is too long, in UTF-8, to be read."""
+    """`text`, or its beginning if it has more than `most_bytes` bytes in UTF-8."""
     raw = text.encode(errors="replace")
     if len(raw) <= most_bytes:
         return text
@@ -43,7 +43,8 @@ def short(text: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 class TwolaneError(Exception):
-    """Root of the tree. `reason` is machine-readable; `metadata` holds the message's figures."""
+    """The root of the tree. `reason` is machine-readable; `metadata` has the figures in the
+    message."""
 
     reason = "TWOLANE_ERROR"
 
@@ -56,7 +57,8 @@ class TwolaneError(Exception):
 
 
 class InvalidRequestError(TwolaneError):
-    """The request can never succeed as it is. `field` is a path into the request, where known."""
+    """The request is invalid and can never succeed. `field` is a path into the request, if
+    known."""
 
     reason = "INVALID_REQUEST"
 
@@ -68,7 +70,7 @@ class InvalidRequestError(TwolaneError):
 
 
 class InvalidParameterError(InvalidRequestError):
-    """One parameter is out of its bound: says which, what it was, and what it may be."""
+    """A parameter is out of its bound. The text has its name, its value, and the bound."""
 
     reason = "INVALID_PARAMETER"
 
@@ -81,15 +83,15 @@ class InvalidParameterError(InvalidRequestError):
 
 
 class UnauthenticatedError(TwolaneError):
-    """The caller showed neither a certificate nor a key, or one that does not count here: of
-    another authority, expired, revoked, unknown."""
+    """The caller presented neither a certificate nor an API key, or one that is not valid here:
+    from another authority, expired, revoked, or unknown."""
 
     reason = "UNAUTHENTICATED"
 
 
 class PermissionDeniedError(TwolaneError):
-    """This caller may not do that here (an operator's call from elsewhere, a proxy that wants
-    credentials). The same call may succeed from another place."""
+    """This caller may not do that here (an operator's call from another machine, a proxy that
+    requires credentials). The same call may succeed from another place."""
 
     reason = "PERMISSION_DENIED"
 
@@ -101,34 +103,34 @@ class DuplicateRequestError(TwolaneError):
 
 
 class PreconditionError(TwolaneError):
-    """What the caller wants to change is not as it thinks: the worker was started again, or the
-    ticket of its drain was taken. Look again."""
+    """The object has changed since the caller last read it: the worker was restarted, or the ticket
+    of its drain was taken. Read its status again."""
 
     reason = "NOT_AS_EXPECTED"
 
 
 class UnknownModelError(TwolaneError):
-    """No worker of this cluster serves the model that was asked for."""
+    """No worker of this cluster serves the requested model."""
 
     reason = "UNKNOWN_MODEL"
 
 
 class UnknownSubmissionError(TwolaneError):
-    """An answer cannot be resumed: no worker has its rows any more, or they are somebody else's.
-    Ask again with what is there of it."""
+    """An answer cannot be resumed: no worker has its rows any more, or they belong to another
+    caller. Send the request again, with the tokens received so far."""
 
     reason = "UNKNOWN_SUBMISSION"
 
 
 class TakenOverError(TwolaneError):
-    """The request is another router's now, at which its client, or one with the same key, has asked
-    for it later."""
+    """Another router has the request now: its client, or one with the same key, has resumed it
+    there."""
 
     reason = "TAKEN_OVER"
 
 
 class OverloadedError(TwolaneError):
-    """Refused to protect running requests. Retry after `retry_after_s` seconds."""
+    """The request was refused to protect the running ones. Retry after `retry_after_s` seconds."""
 
     reason = "OVERLOADED"
 
@@ -146,19 +148,20 @@ class QuotaError(OverloadedError):
 
 
 class DeadlineError(TwolaneError):
-    """The request's deadline passed; what was generated before has been streamed already."""
+    """The request's deadline has passed; the tokens generated before it have been streamed."""
 
     reason = "DEADLINE_EXCEEDED"
 
 
 class CancelledError(TwolaneError):
-    """The request was cancelled: by `cancel()`, by a lost client, or by an operator."""
+    """The request was cancelled: by `cancel()`, because its client disconnected, or by an
+    operator."""
 
     reason = "CANCELLED"
 
 
 class UnavailableError(TwolaneError):
-    """Nobody can serve the request now (no worker, connection lost). Retrying may help."""
+    """The request cannot be served now (no worker, connection lost). Retrying may help."""
 
     reason = "UNAVAILABLE"
 

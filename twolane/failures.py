@@ -1,4 +1,4 @@
-"""A failed call, as the caller should hear of it."""
+"""Translates a failed gRPC call into an error with a helpful text."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def explain(
     n_tokens: int | None = None,
     tls: TlsUse | None = None,
 ) -> TwolaneError:
-    """The error of our tree; what gRPC itself says in a few words is said in full here.
+    """The twolane error of a failed call. Where gRPC's own text is terse, the error says more.
 
-    `n_tokens` is how much of an answer was here already; None if it had not begun.
+    `n_tokens` is the number of tokens received before the failure; None if the answer had not
+    begun.
     """
     ours = from_rpc_error(error)
     said_by_server = bool(ours.metadata) or "grpc-status-details-bin" in _trailers(error)
@@ -60,8 +61,8 @@ def explain(
         return InvalidParameterError(
             "endpoint",
             endpoint,
-            "HOST:PORT here, as `twolane up` shows it: this socket is for operators, with status "
-            "and drain alone",
+            "HOST:PORT here, as `twolane up` shows it: this socket is for operators and has only "
+            "status and drain",
         )
     if isinstance(ours, UnavailableError | UnimplementedError) and _is_foreign(ours.message):
         return UnavailableError(
@@ -72,7 +73,7 @@ def explain(
         return unreachable(endpoint, why)
     if (
         isinstance(ours, OverloadedError) and "larger than max" in ours.message
-    ):  # and always will be
+    ):  # such a request never fits
         is_answer = ours.message.startswith("CLIENT: Received")
         return (InternalError if is_answer else InvalidRequestError)(ours.message)
     if isinstance(ours, DeadlineError) and timeout_s is not None:
@@ -84,7 +85,7 @@ def explain(
 
 
 def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
-    """Why a connection to `endpoint` was not made, in words, if TLS was the reason; else empty."""
+    """Why the connection to `endpoint` failed, if TLS was the reason; else empty."""
     tls = tls or TlsUse()
     for sign, text in (
         ("certificate has expired", "has expired: renew it (`twolane certs renew`)"),
@@ -103,19 +104,19 @@ def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
         return ""
     if not tls.ca:
         return (
-            f"the server at {endpoint} closed the connection at once: it may want TLS (--ca FILE, "
-            "in Python ClientConfig(ca=…))"
+            f"the server at {endpoint} closed the connection at once: it may require TLS "
+            "(--ca FILE, in Python ClientConfig(ca=…))"
         )
     if not tls.cert:
-        return f"the server at {endpoint} wants a client's certificate (--cert FILE --key FILE)"
+        return f"the server at {endpoint} requires a client certificate (--cert FILE --key FILE)"
     return (
-        f"the server at {endpoint} refused the certificate {tls.cert}: it has expired, or another "
-        "authority has signed it; the server's log says which"
+        f"the server at {endpoint} refused the certificate {tls.cert}: it has expired, or "
+        "another authority issued it; the server's log has the reason"
     )
 
 
 def unreachable(endpoint: str, why: str) -> UnavailableError:
-    """Nobody answers there, and what to do about it."""
+    """The error for an endpoint that nobody answers at, with advice."""
     return UnavailableError(
         f"no cluster answers at {endpoint} ({why}). Start one with `twolane up`, or name another "
         f"with --endpoint (in Python endpoint=…) or {ENDPOINT_VARIABLE}",
@@ -124,13 +125,13 @@ def unreachable(endpoint: str, why: str) -> UnavailableError:
 
 
 def _is_foreign(text: str) -> bool:
-    """A peer that speaks HTTP/1, or HTTP/2 without gRPC, or gRPC without our services."""
+    """Whether the peer speaks HTTP/1, or HTTP/2 without gRPC, or gRPC without our services."""
     signs = ("Failed parsing HTTP/2", "http2 header with status", "http1.x", "Method not found")
     return any(sign in text for sign in signs)
 
 
 def _is_aborted(error: grpc.RpcError) -> bool:
-    """By a proxy, which somebody has reached."""
+    """Whether a proxy on the way aborted the call."""
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.ABORTED
 
 

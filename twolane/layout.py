@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
-SCALE_BYTES = {"float8_e4m3fn": 4}  # a token and head
+SCALE_BYTES = {"float8_e4m3fn": 4}  # per token and head
 
 
 class LayoutError(ValueError):
@@ -73,7 +73,7 @@ def parse_layout(text: str) -> Layout:
     """Parse the text that `to_json` returns. Raises `LayoutError`."""
     try:
         raw = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also too many digits, or brackets
+    except (ValueError, RecursionError) as error:  # also for too many digits or brackets
         raise LayoutError("layout", f"not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise LayoutError("layout", "not an object")
@@ -89,10 +89,10 @@ def parse_layout(text: str) -> Layout:
         if name not in names:
             raise LayoutError(name, "unknown")
     if not isinstance(raw["dtype"], str) or raw["dtype"] not in DTYPE_BYTES:
-        raise LayoutError("dtype", f"{raw['dtype']!r} is none of {', '.join(DTYPE_BYTES)}")
+        raise LayoutError("dtype", f"{raw['dtype']!r} is not one of {', '.join(DTYPE_BYTES)}")
     for name in (name for name in names if name != "dtype"):
         if type(raw[name]) is not int or not 1 <= raw[name] <= 1 << 20:
-            raise LayoutError(name, f"{raw[name]!r} is no positive count")
+            raise LayoutError(name, f"{raw[name]!r} is not a positive integer")
     layout = Layout(**raw)
     whole, ranks = layout.whole_kv_heads, layout.ranks
     divides = whole % ranks == 0 or ranks % whole == 0
@@ -101,16 +101,17 @@ def parse_layout(text: str) -> Layout:
     return layout
 
 
-def unfit(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
-    """The first field because of which pages of `source` cannot become pages of `target`; None if
-    they can.
+def mismatch(source: Layout, target: Layout, makes: Collection[str]) -> str | None:
+    """The first field that prevents converting pages of `source` into pages of `target`; None if
+    they can be converted.
 
-    `makes`: the dtypes into which the sender can convert its pages, including its own. A sender
-    that can convert to none transfers pages only between equal layouts.
+    `makes` are the dtypes into which the sender can convert its pages, including its own. A sender
+    that cannot convert transfers pages only between equal layouts.
     """
     if source == target:
         return None
-    for name in ("layers", "head_dim", "whole_kv_heads"):  # of the model: nothing makes up for them
+    # Of the model: no conversion can change them.
+    for name in ("layers", "head_dim", "whole_kv_heads"):
         if getattr(source, name) != getattr(target, name):
             return "kv_heads" if name == "whole_kv_heads" else name
     if source.dtype != target.dtype and target.dtype not in makes:
@@ -129,14 +130,13 @@ def can_feed(source: str, target: str, makes: tuple[str, ...]) -> bool:
     again.
     """
     try:
-        return unfit(parse_layout(source), parse_layout(target), makes) is None
+        return mismatch(parse_layout(source), parse_layout(target), makes) is None
     except LayoutError:
         return True
 
 
 def _product(*factors: object) -> object:
-    """The product; 1 if a factor is not an int, as the caller then refuses that field by its
-    name."""
+    """The product; 1 if a factor is not an int: the caller then refuses that field by its name."""
     whole = 1
     for factor in factors:
         if type(factor) is not int:

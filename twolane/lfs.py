@@ -1,4 +1,4 @@
-"""Detects git-lfs pointers: what git leaves in place of a large file that it has not fetched."""
+"""Detects git-lfs pointers: small files in place of large ones that git has not fetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A lifecycle is an enum, a table of allowed moves, and one `advance()`. Everything else asks."""
+"""A lifecycle: an enum of states, a table of allowed moves, and `advance()`, the only way to
+move."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ class Lifecycle(Generic[StateT]):
     """The current state of one thing. `moves` maps each state to the states that may follow it;
     a state that maps to nothing is terminal."""
 
-    __slots__ = ("_moves", "_state")
+    __slots__ = ("_moves", "_next_states", "_state")
 
     def __init__(self, start: StateT, moves: Mapping[StateT, frozenset[StateT]]) -> None:
-        self._state = start
         self._moves = moves
+        self._enter(start)
 
     @property
     def state(self) -> StateT:
@@ -29,13 +30,18 @@ class Lifecycle(Generic[StateT]):
 
     @property
     def is_over(self) -> bool:
-        return not self._moves[self._state]
+        return not self._next_states
 
     def can_advance(self, to: StateT) -> bool:
-        return to in self._moves[self._state]
+        return to in self._next_states
 
     def advance(self, to: StateT) -> None:
         """Move to `to`, or raise `IllegalMoveError` and stay."""
-        if to not in self._moves[self._state]:
+        if to not in self._next_states:
             raise IllegalMoveError(f"{self._state.name} -> {to.name}")
-        self._state = to
+        self._enter(to)
+
+    def _enter(self, state: StateT) -> None:
+        self._state = state
+        # A tuple, whose members are found without their hashes: routers look at every token.
+        self._next_states = tuple(self._moves[state])

@@ -20,7 +20,7 @@ class Option:
     `usual` is its default in a cluster; the field's own default is for use as a library.
     """
 
-    name: str  # "": the field's
+    name: str  # "": the field's name
     help: str
     usual: Any = None  # None: the field's default
     choices: tuple[str, ...] = ()
@@ -30,7 +30,8 @@ class Option:
     multiple_of: int | None = None
     flag: str = ""  # "": `name` with dashes
     metavar: str | None = None  # of the value, in a help text
-    is_secret: bool = False  # it is never shown
+    is_secret: bool = False  # never shown in logs or status
+    is_live: bool = False  # may change while the cluster runs: `twolane config set`
 
     def wanted_instead_of(self, value: Any) -> str:
         """What the value must be, for an error message; empty if `value` is allowed."""

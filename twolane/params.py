@@ -1,8 +1,8 @@
-"""How the next token is chosen: `SamplingParams`, shared by clients, router and engine.
+"""`SamplingParams`: how the next token is chosen. Clients, routers and engines share it.
 
 A value here is always valid: the constructor checks every field and raises `InvalidParameterError`
-naming the field, the value and its bound or type. Limits that depend on a model or a deployment
-(context length, vocabulary, the operator's caps) are the door's to check.
+naming the field, the value and its bound or type. The router checks limits that depend on a model
+or a deployment (context length, vocabulary, the operator's caps).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
-MAX_INT = 2**31 - 1  # what the wire carries
+MAX_INT = 2**31 - 1  # the greatest int32 of the messages
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 
 
@@ -29,17 +29,16 @@ NO_BIAS: Mapping[int, float] = MappingProxyType({})
 class SamplingParams:
     """One request's sampling options, with the names and meanings of vLLM and Hugging Face.
 
-    `max_tokens` None is what fits: the model's context without the prompt, within the router's
-    bound. `min_tokens` may then be as many.
-    `temperature` 0 is greedy; then `top_k`, `top_p`, `min_p` and `seed` change nothing.
-    `top_k` 0 keeps the whole vocabulary. Penalties see prompt and output as in vLLM:
-    `repetition_penalty` both, `presence_penalty` and `frequency_penalty` the output alone.
-    `min_tokens` bans every stop token (end-of-sequence ids too) until that many were generated.
-    `top_logprobs` None asks for no log-probabilities, 0 for the chosen token's alone, n > 0 for
-    the n likeliest besides. Log-probabilities are those of the model's raw logits in float32,
-    before bias, penalties and temperature (vLLM's `raw_logprobs`).
-    `seed` None lets the door draw one. `stop` may be given as one string; any list will do for it
-    and for `stop_token_ids`.
+    `max_tokens` None means as many as fit: the model's context less the prompt, within the router's
+    bound. `min_tokens` may then be as high. `temperature` 0 is greedy; then `top_k`, `top_p`,
+    `min_p` and `seed` change nothing. `top_k` 0 keeps the whole vocabulary. Penalties apply as in
+    vLLM: `repetition_penalty` to the tokens of prompt and output, `presence_penalty` and
+    `frequency_penalty` to those of the output only. `min_tokens` bans every stop token, including
+    end-of-sequence ids, until that many tokens were generated. `top_logprobs` None returns no
+    log-probabilities, 0 only the chosen token's, n > 0 also those of the n likeliest tokens.
+    Log-probabilities are those of the model's raw logits in float32, before bias, penalties and
+    temperature (vLLM's `raw_logprobs`). If `seed` is None, the router draws one. `stop` may be one
+    string; `stop` and `stop_token_ids` may be any list or tuple.
     """
 
     max_tokens: int | None = None
@@ -80,7 +79,7 @@ class SamplingParams:
         self._check_logit_bias()
 
     def _check_stops(self) -> None:
-        stop: Any = self.stop  # a caller without a type checker may give anything
+        stop: Any = self.stop  # a caller without a type checker may pass anything
         texts = (stop,) if isinstance(stop, str) else _as_tuple("stop", stop)
         _integer("len(stop)", len(texts), 0, MAX_STOP_STRINGS)
         for text in texts:
@@ -108,24 +107,24 @@ class SamplingParams:
 
 
 def check_text(name: str, value: object, *, bound: str = "text") -> None:
-    """Raise `InvalidParameterError` unless `value` is a string that UTF-8 can carry."""
+    """Raise `InvalidParameterError` unless `value` is a string that UTF-8 can encode."""
     if not isinstance(value, str):
         raise InvalidParameterError(name, value, bound)
     try:
         value.encode()
     except UnicodeEncodeError as error:
         wrong = value[error.start : error.end]
-        bound = "text that UTF-8 can carry, without lone surrogates"
+        bound = "text that UTF-8 can encode, without lone surrogates"
         raise InvalidParameterError(name, wrong, bound) from None
 
 
 def is_integer(value: object) -> bool:
-    """Also numpy's; a bool is none."""
+    """Whether `value` is an integer, numpy's included; a bool is not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Integers are numbers, too; a bool is none."""
+    """Whether `value` is a number, integers included; a bool is not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

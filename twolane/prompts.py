@@ -1,4 +1,4 @@
-"""A prompt and its options, as the request that goes over the wire."""
+"""Builds the request message from a prompt and its options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 from twolane.config import check_seconds
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import MAX_INT, SamplingParams, check_text, is_integer
-from twolane.rpc.options import MAX_MESSAGE_BYTES
+from twolane.rpc.channel_options import MAX_MESSAGE_BYTES
 from twolane.rpc.params import given_to_proto, params_to_proto
 from twolane.v1 import inference_pb2, sampling_pb2
 from twolane.values import Message
@@ -44,14 +44,14 @@ class SamplingOptions(TypedDict, total=False):
 class RequestOptions(SamplingOptions, total=False):
     """Every keyword of `generate` and `stream`.
 
-    Sampling options that are left out are the model's own (its generation_config.json), where it
-    has some, else those of `SamplingParams`.
+    Sampling options that are left out have the model's defaults (from its generation_config.json),
+    if it has any, else those of `SamplingParams`.
 
-    `token_ids` and `messages` are the other forms of a prompt. `params` are all sampling
-    options as a value, so that none is the model's; single ones (`max_tokens=…`) override its
-    fields. `model` may be left out where the
-    cluster has one. `priority` -100 to 100, higher first. `request_id` is drawn if left out.
-    After `timeout_s` the request is cancelled and `DeadlineError` raised.
+    `token_ids` and `messages` are the other forms of a prompt. `params` sets all sampling options,
+    so that no default of the model applies; single options (`max_tokens=…`) override its fields.
+    `model` may be left out if the cluster serves only one. `priority` is -100 to 100, higher first.
+    `request_id` is drawn at random if left out. After `timeout_s` the request is cancelled and
+    `DeadlineError` raised.
     """
 
     token_ids: Sequence[int] | None
@@ -64,7 +64,7 @@ class RequestOptions(SamplingOptions, total=False):
 
 
 def sampling_of(options: RequestOptions) -> sampling_pb2.SamplingParams:
-    """`params` with the single options on top; without `params`, those alone.
+    """`params` overridden by the single options; without `params`, only those options.
 
     Raises `InvalidParameterError` for a value out of its bound.
     """
@@ -79,11 +79,11 @@ def sampling_of(options: RequestOptions) -> sampling_pb2.SamplingParams:
 
 
 def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.GenerateRequest:
-    """The message, as far as a client can check it; what the model allows is for the door to say.
+    """Build the message and check what a client can check; the router checks what the model allows.
 
     Raises `InvalidRequestError` unless exactly one of the three forms of a prompt is given, for an
-    unknown name or a wrong type or value, and for more than a message can carry.
-    A missing `request_id` is drawn here, so that the caller can cancel before the first answer.
+    unknown name, a wrong type or value, and a request larger than a message may be. A missing
+    `request_id` is drawn here, so that the caller can cancel before the first response.
     """
     _check_names(options)
     if options.get("timeout_s") is not None:
@@ -105,7 +105,7 @@ def build_request(prompt: str | None, options: RequestOptions) -> inference_pb2.
         check_text("prompt", prompt, bound="text; a list of token ids goes into token_ids=")
         request.text = prompt
     elif token_ids is not None:
-        request.token_ids.SetInParent()  # an empty list is for the door to refuse
+        request.token_ids.SetInParent()  # so that the router refuses an empty list
         request.token_ids.ids.extend(_token_ids(token_ids))
     elif messages is not None:
         request.chat.SetInParent()

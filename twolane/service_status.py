@@ -1,5 +1,5 @@
-"""What a router tells its clients about itself and the caller: no names of workers, and no requests
-of others."""
+"""What a router tells a client about the cluster and about the client itself, without the names of
+workers and the requests of others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SubmissionInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """Whether the cluster serves, its models and its numbers of workers; and those of the requested
+    """Whether the cluster serves, its models, its numbers of workers, and those of the requested
     submissions that are running."""
 
     serving: bool
@@ -63,7 +63,7 @@ class Quota:
     name: str  # requests, tokens, concurrent
     limit: float
     remaining: float
-    reset_s: float  # until all of it is there again, if nothing is asked meanwhile
+    reset_s: float  # until all of it is available again, if nothing is requested meanwhile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

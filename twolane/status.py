@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from twolane.v1 import cluster_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, drain_pb2, worker_pb2
 
-BLOCKER_TEXTS = {
-    "rows": "requests",
-    "step": "steps under way",
-    "incoming": "transfers of pages from others",
-    "outgoing": "transfers of pages to others",
-    "routers": "routers that have not confirmed that it drains",
-    "unheard": "answers whose last tokens no router has confirmed",
+BLOCKER_TEXTS = {  # of one, and of several
+    "rows": ("request", "requests"),
+    "step": ("step under way", "steps under way"),
+    "incoming": ("transfer of pages from another", "transfers of pages from others"),
+    "outgoing": ("transfer of pages to another", "transfers of pages to others"),
+    "routers": (
+        "router that has not confirmed that it drains",
+        "routers that have not confirmed that it drains",
+    ),
+    "unheard": (
+        "answer whose last tokens no router has confirmed",
+        "answers whose last tokens no router has confirmed",
+    ),
 }
 ROLE_NAMES = {worker_pb2.ROLE_PREFILL: "prefill", worker_pb2.ROLE_DECODE: "decode"}
 
@@ -36,7 +42,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class PeerTransport:
-    """The transport of pages between a worker and one of its peers. `instead_of`: why better
+    """The transport of pages between a worker and one of its peers. `instead_of` says why better
     transports failed, as the sender saw it; empty if none did."""
 
     peer: str
@@ -50,28 +56,30 @@ class DrainBlocker:
 
     kind: str  # rows, step, incoming, outgoing, unheard: see worker.proto
     count: int
-    names: tuple[str, ...] = ()  # of some: request ids, or epochs of peers
+    names: tuple[str, ...] = ()  # some of them: request ids, or epochs of peers
 
     def __str__(self) -> str:
-        text = f"{self.count} {BLOCKER_TEXTS.get(self.kind, self.kind)}"
-        return f"{text} ({', '.join(self.names)})" if self.names else text
+        one, several = BLOCKER_TEXTS.get(self.kind, (self.kind, self.kind))
+        text = f"{self.count} {one if self.count == 1 else several}"
+        more = ", …" * (len(self.names) < self.count)
+        return f"{text} ({', '.join(self.names)}{more})" if self.names else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainInfo:
-    """How far a worker's drain is. With the ticket it may be killed at any instant, and nobody
-    loses a token or a page."""
+    """The progress of a worker's drain. Once it has the ticket, the worker may be killed at any
+    time without loss of a token or a page."""
 
-    number: int  # names the ticket, together with the worker's epoch
+    number: int  # identifies the ticket, together with the worker's epoch
     blockers: tuple[DrainBlocker, ...]
     has_ticket: bool
-    is_taken: bool  # somebody has taken the ticket: no undo any more
+    is_taken: bool  # the ticket has been taken: the drain cannot be undone
     hands_over: bool
-    eta_s: float  # if every answer gets as long as it may; 0: not known
+    eta_s: float  # if every answer gets its maximum length; 0: unknown
     quarantined_pages: int
 
     @classmethod
-    def from_proto(cls, message: worker_pb2.DrainReport) -> DrainInfo:
+    def from_proto(cls, message: drain_pb2.DrainReport) -> DrainInfo:
         parts = {f.name: getattr(message, f.name) for f in fields(cls)}
         parts["blockers"] = tuple(
             DrainBlocker(blocker.kind, blocker.count, tuple(blocker.names))
@@ -97,12 +105,12 @@ class WorkerInfo:
     rows: int
     requests: int
     step_s: float
-    step_age_s: float  # of the step under way
-    step_bound_s: float  # from this age on it is late: the engine seems to hang
+    step_age_s: float  # of the running step
+    step_bound_s: float  # an older step is late: the engine seems to hang
     drained: bool
     last_heard_s: float
     pool: str = ""
-    devices: tuple[str, ...] = ()  # one a rank: cpu, or a GPU as CUDA_VISIBLE_DEVICES names it
+    devices: tuple[str, ...] = ()  # one for each rank: cpu, or a GPU as in CUDA_VISIBLE_DEVICES
     host: str = ""  # the name of the host that it runs on
     transports: tuple[PeerTransport, ...] = ()
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
@@ -115,7 +123,7 @@ class WorkerInfo:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the running step takes far longer than the worker's steps do."""
+        """Whether the running step takes far longer than the worker's steps usually do."""
         return self.step_age_s > self.step_bound_s > 0
 
     @classmethod
@@ -156,7 +164,7 @@ class RequestInfo:
     """One request that the router holds."""
 
     request_id: str  # the client's label
-    submission_id: str  # the name that workers know it by
+    submission_id: str  # its id at workers
     state: str
     attempt: int
     prefill_worker: str
@@ -174,10 +182,10 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantInfo:
-    """One tenant that has asked for something since the router started."""
+    """One tenant that has sent requests since the router started."""
 
     tenant: str  # empty: clients without a key or certificate
-    label: str  # what metrics call it
+    label: str  # its name in metrics
     weight: float
     live: int  # requests that wait or run
     requests: int
@@ -192,15 +200,17 @@ class TenantInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostInfo:
-    """A host of the cluster, as its controller sees it. The seats of a host that is silent or off
-    stay taken until its workers are proven dead."""
+    """A host of the cluster, as its controller sees it. The places of a silent host stay occupied
+    until its workers are proven dead."""
 
     name: str
     state: str  # up, silent, off
-    for_s: float  # since when
-    workers: tuple[str, ...]  # that have a seat there
-    gpus: int  # of those seats; 0: they are on the CPU
-    note: str = ""  # what could prove its workers' end
+    for_s: float  # how long it has been in this state
+    workers: tuple[str, ...]  # those placed on this host
+    gpus: int  # used by these workers; 0: they run on the CPU
+    note: str = ""  # what could prove that its workers have ended
+    cordoned: bool = False  # it gets no new workers
+    lost: tuple[str, ...] = ()  # workers of earlier pods of its name, whose end is not proven
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.HostStatus) -> HostInfo:
@@ -211,17 +221,20 @@ class HostInfo:
             workers=tuple(message.workers),
             gpus=message.gpus,
             note=message.note,
+            cordoned=message.cordoned,
+            lost=tuple(message.lost),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInfo:
-    """What routers share, as the router that was asked sees it. They go on without it."""
+    """The routers' shared store, as the router that answers sees it. Routers work without it,
+    too."""
 
     address: str  # without secrets
     up: bool
     note: str = ""  # why it is down
-    dropped: int = 0  # writes that found no room in the queue
+    dropped: int = 0  # writes dropped because the queue was full
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.StoreStatus) -> StoreInfo:
@@ -230,7 +243,8 @@ class StoreInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterInfo:
-    """One router process. Where `unreached` says why, no more than its addresses is known."""
+    """One router process. If `unreached` is set, the router could not be asked, for that reason,
+    and only its addresses are known."""
 
     router_id: str
     endpoint: str
@@ -255,7 +269,7 @@ class RouterInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """The router, its workers, its requests, and what it counted since it started."""
+    """The router, its workers, its requests, and its counters since it started."""
 
     router_id: str
     uptime_s: float
@@ -265,11 +279,12 @@ class ClusterStatus:
     counters: Mapping[str, int]
     http_endpoint: str = ""  # host:port of the router's HTTP door, if it has one
     metrics_endpoint: str = ""  # host:port of its Prometheus page, if it has one
-    insecure_listeners: tuple[str, ...] = ()  # that other machines reach without TLS, in words
+    # Those without TLS that other machines can reach, as text.
+    insecure_listeners: tuple[str, ...] = ()
     tenants: tuple[TenantInfo, ...] = ()
-    hosts: tuple[HostInfo, ...] = ()  # where agents run the processes
-    routers: tuple[RouterInfo, ...] = ()  # all of the cluster, the one that was asked first
-    store: StoreInfo | None = None  # None: routers share none
+    hosts: tuple[HostInfo, ...] = ()  # only if agents run the processes
+    routers: tuple[RouterInfo, ...] = ()  # all of the cluster; the one that answers comes first
+    store: StoreInfo | None = None  # None: the cluster has no store
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:

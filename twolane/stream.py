@@ -1,4 +1,4 @@
-"""One answer as it is generated."""
+"""The stream of one answer as it is generated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from twolane.values import Chunk, Completion
 class AsyncStream:
     """An async iterator of `Chunk`s, and an async context manager.
 
-    Ends after the chunk that carries `finish_reason`; every other end is a `TwolaneError`. Closing
-    it early (`aclose`, leaving `async with`, cancelling the task that reads, or dropping the last
-    reference) cancels the request, and the cluster frees what it held within a second.
-    One task reads at a time; `aclose` may be called from another, and more than once.
-    `request_id` and `seed` are those in use as soon as the first chunk is here.
+    It ends after the chunk with a `finish_reason`; every other end is a `TwolaneError`. Closing it
+    early (`aclose`, leaving `async with`, cancelling the task that reads, or dropping the last
+    reference) cancels the request, and the cluster frees its resources within a second. One task
+    reads at a time; `aclose` may be called from another, and more than once. `request_id` and
+    `seed` are the router's values as soon as the first chunk has arrived.
     """
 
     def __init__(self, call: Call, request_id: str, explain: Callable[..., TwolaneError]) -> None:
@@ -45,7 +45,7 @@ class AsyncStream:
             raise StopAsyncIteration
         check_loop(self._loop)
         message = await self._next_message()
-        if message.request_id:  # the first one: it comes when the request is admitted
+        if message.request_id:  # the first message, sent when the request is admitted
             self.request_id, self.seed = message.request_id, message.seed
             self._is_admitted = True
             if not (message.tokens or message.text or message.finish_reason):
@@ -59,7 +59,7 @@ class AsyncStream:
             return await anext(self._messages)
         except (StopAsyncIteration, grpc.RpcError) as error:
             self._is_over = True
-            if self._is_finished:  # how the call ends after the last chunk is of no interest
+            if self._is_finished:  # how the call ends after the last chunk does not matter
                 raise StopAsyncIteration from None
             if isinstance(error, grpc.RpcError):
                 raise self._explain(error, n_tokens=self._n_tokens) from error
@@ -77,17 +77,17 @@ class AsyncStream:
 
     @property
     def _n_tokens(self) -> int | None:
-        """How many tokens came; None before the request was admitted."""
+        """The number of tokens received; None before the request is admitted."""
         return sum(len(chunk.tokens) for chunk in self._chunks) if self._is_admitted else None
 
     async def completion(self) -> Completion:
-        """Read all that is left; returns the whole answer, with what was read before."""
+        """Read the rest and return the whole answer, including the chunks read before."""
         async for _ in self:
             pass
         return self._whole()
 
     def cancel(self) -> None:
-        """Give the request up. Returns at once."""
+        """Cancel the request. Returns at once."""
         self._is_over = True
         self._call.cancel()
 
@@ -128,21 +128,23 @@ class AsyncStream:
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of the caller; `InvalidRequestError` if there is none."""
+    """The event loop of the caller. Raises `InvalidRequestError` if there is none."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
-        why = "AsyncClient needs a running event loop; twolane.Client does without"
+        why = "AsyncClient needs a running event loop; twolane.Client does not"
         raise InvalidRequestError(why) from None
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """What gRPC made on one event loop hangs on another: refuse it with a clear word."""
+    """Raise `InvalidRequestError` if `loop` is not the running one: a gRPC object of one event loop
+    hangs on another."""
     if running_loop() is not loop:
-        raise InvalidRequestError("this was made for another event loop; make a client for each")
+        raise InvalidRequestError("this client belongs to another event loop; create one for each")
 
 
 def _is_own_task_cancelled() -> bool:
-    """grpc.aio says asyncio.CancelledError of a cancelled call too, whoever cancelled it."""
+    """Whether this task is cancelled: grpc.aio raises asyncio.CancelledError for a cancelled call,
+    too, whoever cancelled it."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""What a generation gives back: frozen values, built from the wire in one place, here."""
+"""The results of a generation: frozen values, built from protobuf messages only here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Message(TypedDict):
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended: a stop token or string, or its length."""
+    """Why an answer ended: at a stop token or string, or at its maximum length."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -39,7 +39,8 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of an answer. `logprob` and `top_logprobs` only if `top_logprobs` was asked for."""
+    """One token of an answer. `logprob` and `top_logprobs` are set only if `top_logprobs` was
+    requested."""
 
     index: int
     token_id: int
@@ -74,7 +75,7 @@ class Ledger:
     transfer_pages: int = 0
     transfer_bytes: int = 0
     attempts: int = 0
-    takeovers: int = 0  # by other routers, whose ttft_s and total_s these are then
+    takeovers: int = 0  # by other routers; ttft_s and total_s are then the last router's
     prefill_worker: str = ""
     decode_worker: str = ""
 
@@ -85,9 +86,9 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What one message of a stream adds. `text` may lag behind `tokens`: characters that may still
-    turn out to be part of a stop string, or half of a character, are held back.
-    `finish_reason` and `ledger` are set on the last chunk, and only there."""
+    """What one message adds to the answer. `text` may lag behind `tokens`: characters that may
+    belong to a stop string, and incomplete characters, are held back. `finish_reason` and `ledger`
+    are set on the last chunk, and only there."""
 
     request_id: str
     seed: int

@@ -1,1 +1,1 @@
-"""Calls of the clients' door, as streams of messages."""
+"""The client's side of a request: multiplexed, and resumed at another router if one is lost."""

@@ -1,4 +1,5 @@
-"""The clients' doors of a cluster: one for each router that is named, or that one has named."""
+"""The clients' doors of a cluster: one for each router that the endpoint names or that a router has
+announced."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ from twolane.rpc.listen import host_of
 from twolane.security.target import Stamp, Target
 from twolane.v1 import inference_pb2_grpc
 
-_CALLS_END_S = 3600.0  # how long calls go on over a channel whose certificate was renewed
-_AVOIDED_S = 1.0  # a router that was lost
+_CALLS_END_S = 3600.0  # how long calls may continue on a channel after the certificate was renewed
+_AVOIDED_S = 1.0  # how long a lost router is avoided
 
 
 class Door:
-    """Of one router. Its channel is made when it is first used, on the event loop that runs then,
-    and again when our certificate has been renewed."""
+    """The door of one router. Its channel is created at first use, on the event loop that runs
+    then, and again when the client's certificate has been renewed."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.avoided_until = 0.0
         self._opened: grpc.aio.Channel | None = None
-        self._stamp: Stamp = ()  # of the certificates that the channel has
-        self._replaced: list[asyncio.Task[None]] = []  # channels that end with their calls
+        self._stamp: Stamp = ()  # of the files that the channel uses
+        # Old channels, closed when their calls have ended.
+        self._replaced: list[asyncio.Task[None]] = []
         self._multiplexers: dict[grpc.aio.Channel, Multiplexer] = {}
 
     @property
@@ -48,22 +50,25 @@ class Door:
 
     @property
     def multiplexer(self) -> Multiplexer:
-        """Of the channel that takes requests now."""
+        """The multiplexer of the current channel."""
         channel, metadata = self.channel, self.target.metadata
         if channel not in self._multiplexers:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
             self._multiplexers[channel] = Multiplexer(
                 lambda: stub.Multiplex(metadata=metadata),
-                lambda request, left_s: stub.Generate(request, timeout=left_s, metadata=metadata),
+                lambda request, left_s, trace: stub.Generate(
+                    request, timeout=left_s, metadata=(*(metadata or ()), *trace)
+                ),
             )
         return self._multiplexers[channel]
 
     def avoid(self) -> None:
-        """It was lost: others are asked first for a moment."""
+        """Prefer other doors for a moment, because this router was lost."""
         self.avoided_until = asyncio.get_running_loop().time() + _AVOIDED_S
 
     async def has_others(self) -> bool:
-        """Whether its name has several addresses: the channel finds another one by itself."""
+        """Whether the host name has several addresses, of which the channel finds another one by
+        itself."""
         host = host_of(self.target.endpoint)
         try:
             ipaddress.ip_address(host)
@@ -92,30 +97,37 @@ class Door:
 
 
 class Doors:
-    """All of a cluster, as far as a client knows them."""
+    """The doors of a cluster that the client knows."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.all = [Door(target) for target in targets]
-        self._at = random.randrange(len(self.all))  # clients spread themselves
-        self._n_routers = 0  # as one of them has told last
+        self._at = random.randrange(len(self.all))  # distributes clients over the routers
+        self._n_routers = 0  # as last reported by a router
 
     def next(self) -> Door:
-        """In turn; of those that were just lost, where there is no other, the one lost first."""
+        """The next door in turn. Doors just lost are skipped; if all were, the one lost first is
+        returned."""
         now = asyncio.get_running_loop().time()
         in_turn = [(self._at + nth) % len(self.all) for nth in range(1, len(self.all) + 1)]
         self._at = min(in_turn, key=lambda at: max(now, self.all[at].avoided_until))
         return self.all[self._at]
 
     def learn(self, endpoints: Sequence[str]) -> None:
-        """A router has named these, one of each router: some may share a port."""
+        """Add these endpoints, which a router has announced: one for each router. Routers may share
+        a port."""
         self._n_routers = len(endpoints) or self._n_routers
         known = {door.target.endpoint for door in self.all}
         like = self.all[0].target
         fresh = [endpoint for endpoint in endpoints if endpoint not in known]
         self.all += [Door(replace(like, endpoint=endpoint)) for endpoint in fresh]
 
+    @property
+    def are_unknown(self) -> bool:
+        """Whether there is one door, of which nobody has said yet how many routers share it."""
+        return len(self.all) == 1 and not self._n_routers
+
     async def may_go_on(self) -> bool:
-        """Whether there may be another router."""
+        """Whether there may be another router to continue at."""
         is_one = len(self.all) == 1 and self._n_routers <= 1
         return not is_one or await self.all[0].has_others()
 

@@ -1,11 +1,11 @@
-"""All requests of one client to one router on one stream, one message for all that have news.
+"""All requests of one client to one router share one stream; a message has new tokens of many.
 
     start ──> MultiplexedCall <──parts, columns── reader <── stream <── router
-      │              │ read by its user
+      │              │ read by the caller
       └──────────────┴──> writer ──starts, reads, cancels──> stream
 
-A call looks as one of `Generate` does, and fails as one does. A call that is not read stops at its
-window: the others go on. A router that knows no such stream is asked by `Generate`.
+A call looks and fails like one of `Generate`. If a call is not read, its answer stops at the
+window, and the others continue. A router that does not support `Multiplex` gets `Generate` calls.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any, Protocol
 import grpc
 from google.rpc import status_pb2
 
+from twolane.calls.trace_headers import TraceMetadata
 from twolane.v1 import inference_pb2
 
-# A stream takes new answers for so long: then the next one opens another, on what is the connection
-# then. One that has no answer for so long is ended.
+# How long a stream takes new answers; the next answer then opens another stream, on the connection
+# of that time. A stream that has had no answer for so long is closed.
 FRESH_S = 60.0
-ASK_AGAIN_S = 60.0  # a router that knew no such stream
-LARGE_BYTES = 1 << 20  # a request that is larger goes alone
-SMALL_BYTES = 4 << 10  # those that are not share a message
+ASK_AGAIN_S = 60.0  # until `Multiplex` is tried again at a router that did not support it
+LARGE_BYTES = 1 << 20  # a larger request is sent by `Generate`
+SMALL_BYTES = 4 << 10  # smaller items share a message
 _DETAILS = "grpc-status-details-bin"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -35,7 +36,7 @@ StreamCall = Any  # grpc.aio.StreamStreamCall of MultiplexRequest and MultiplexR
 
 
 class Call(Protocol):
-    """One answer of a router, as `grpc.aio.UnaryStreamCall` has it."""
+    """One answer of a router: the part of `grpc.aio.UnaryStreamCall` that is used here."""
 
     def __aiter__(self) -> Messages: ...
 
@@ -46,7 +47,8 @@ class Call(Protocol):
     async def details(self) -> str | None: ...
 
 
-Generate = Callable[[inference_pb2.GenerateRequest, float | None], Call]  # request, timeout in s
+# request, timeout in s, the caller's span
+Generate = Callable[[inference_pb2.GenerateRequest, float | None, TraceMetadata], Call]
 
 
 class MultiplexedCall:
@@ -59,8 +61,8 @@ class MultiplexedCall:
         self._loop = asyncio.get_running_loop()
         self._messages: deque[inference_pb2.GenerateResponse] = deque()
         self._news = asyncio.Event()
-        self._instead: Call | None = None  # of a router that does not multiplex
-        self._error: BaseException | None = None  # how it ends, once the messages are read
+        self._instead: Call | None = None  # the `Generate` call, if the router does not multiplex
+        self._error: BaseException | None = None  # raised once all messages are read
         self._n_read = 0
         self._n_granted = 0
         self._due = self._loop.time() + start.timeout_s if start.timeout_s else None
@@ -85,7 +87,7 @@ class MultiplexedCall:
         return message
 
     def cancel(self) -> bool:
-        """Give the answer up."""
+        """Cancel the answer."""
         if self._instead is not None:
             return bool(self._instead.cancel())
         if self._error is not None:
@@ -98,14 +100,14 @@ class MultiplexedCall:
         return self._error is not None if self._instead is None else self._instead.done()
 
     async def details(self) -> str | None:
-        """gRPC's words at the end of a call."""
+        """gRPC's error text at the end of a call."""
         if self._instead is not None:
             return await self._instead.details()
         if isinstance(self._error, grpc.aio.AioRpcError):
             return self._error.details()
         return "the client was closed" if self.done() else None
 
-    # By its stream
+    # Called by the stream.
 
     def add(self, message: inference_pb2.GenerateResponse) -> None:
         if self._error is None:
@@ -116,21 +118,25 @@ class MultiplexedCall:
                 self._end(StopAsyncIteration())
 
     def fail(self, error: BaseException) -> None:
-        """May be called for one that is over."""
+        """End the call with `error`. Does nothing if it is over."""
         if self._error is None:
             self._end(error)
 
     @property
     def is_answered(self) -> bool:
-        """Whether the router has said anything of it."""
+        """Whether the router has sent anything for this answer."""
         return self._start is None
 
     def ask_instead(self, generate: Generate) -> None:
-        """Its stream was of no use; it is not answered, and not over."""
+        """Use `Generate`, because the stream failed before it answered this call, which is not
+        over."""
         assert self._start is not None
         left_s = None if self._due is None else max(0.0, self._due - self._loop.time())
         self._cancel_timer()
-        self._instead = generate(self._start.generate, left_s)
+        start = self._start
+        trace = (("traceparent", start.traceparent), ("tracestate", start.tracestate))
+        said = tuple((name, value) for name, value in trace if value)
+        self._instead = generate(start.generate, left_s, said)
         self._news.set()
 
     def _expire(self) -> None:
@@ -152,7 +158,7 @@ class _Stream:
     """One stream to one router, with its calls."""
 
     def __init__(self, call: StreamCall, owner: Multiplexer) -> None:
-        self.window_tokens = 1  # until it is told
+        self.window_tokens = 1  # until the router sends its window
         self._call = call
         self._owner = owner
         self._calls: dict[int, MultiplexedCall] = {}
@@ -168,21 +174,27 @@ class _Stream:
             asyncio.create_task(self._read(), name="multiplexed-read"),
             asyncio.create_task(self._write(), name="multiplexed-write"),
         ]
-        for task in self.tasks:  # a program may end with a client that it has never closed
+        for task in self.tasks:  # no warning if a program ends without closing its client
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it takes another answer."""
+        """Whether the stream takes another answer."""
         age_s = self._loop.time() - self._began
         return not self.is_over and not self._is_retired and age_s < FRESH_S
 
     def start(
-        self, request: inference_pb2.GenerateRequest, timeout_s: float | None
+        self,
+        request: inference_pb2.GenerateRequest,
+        timeout_s: float | None,
+        trace: TraceMetadata,
     ) -> MultiplexedCall:
         self._n_started += 1
         start = inference_pb2.AnswerStart(
-            answer=self._n_started, generate=request, timeout_s=timeout_s or 0.0
+            answer=self._n_started,
+            generate=request,
+            timeout_s=timeout_s or 0.0,
+            **dict(trace),  # type: ignore[arg-type]
         )
         call = self._calls[self._n_started] = MultiplexedCall(self._n_started, self, start)
         self._message(start.ByteSize()).starts.append(start)
@@ -196,17 +208,18 @@ class _Stream:
             self._message(0).cancels.append(answer)
 
     def forget(self, answer: int) -> None:
-        """It is over."""
+        """Remove an answer that is over."""
         self._calls.pop(answer, None)
         self._wake.set()
 
     def retire(self) -> None:
-        """Take no more; end with the calls that run."""
+        """Take no more answers, and end when the running ones have ended."""
         self._is_retired = True
         self._wake.set()
 
     def _message(self, n_bytes: int) -> inference_pb2.MultiplexRequest:
-        """The one to be written next, or, for something large, another."""
+        """The message to which `n_bytes` are to be added: the last unsent one, or a new one if it
+        would get too large."""
         if not self._unsent or n_bytes + self._unsent[-1].ByteSize() > SMALL_BYTES:
             self._unsent.append(inference_pb2.MultiplexRequest())
         self._wake.set()
@@ -221,10 +234,10 @@ class _Stream:
                 await self._wait()
             await self._call.done_writing()
         except (grpc.RpcError, asyncio.InvalidStateError):
-            pass  # the reader says why
+            pass  # the reader gets the reason
 
     async def _wait(self) -> None:
-        """For something to write, or until it has been idle for too long."""
+        """Wait for something to write. A stream that has been idle for too long is retired."""
         while not self._wake.is_set():
             is_idle = not self._calls and not self._is_retired
             try:
@@ -240,12 +253,12 @@ class _Stream:
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 self._has_heard = True
                 self._deliver(message)
-            is_refused = True  # of what is not answered: the router takes no more on this stream
+            is_refused = True  # calls without an answer: the router takes no more on this stream
         except grpc.aio.AioRpcError as failed:
             is_old = failed.code() is grpc.StatusCode.UNIMPLEMENTED and not self._has_heard
             is_refused = is_old or failed.details() == _WRITTEN_TOO_LATE
             error = _ENDED if is_refused else failed
-        except asyncio.CancelledError:  # by `close`, or by the channel's
+        except asyncio.CancelledError:  # by `close`, or because the channel was closed
             error = asyncio.CancelledError()
         finally:
             self.is_over = True
@@ -260,10 +273,12 @@ class _Stream:
 
     def _deliver(self, message: inference_pb2.MultiplexResponse) -> None:
         self.window_tokens = message.window_tokens or self.window_tokens
+        if message.is_ending:
+            self.retire()
         for part in message.parts:
             call = self._calls.get(part.answer)
             if call is None:
-                continue  # it was given up
+                continue  # it was cancelled
             if part.status:
                 call.fail(_of_status(part.status))
             else:
@@ -282,48 +297,55 @@ class _Stream:
 
 
 class Multiplexer:
-    """Of one channel. Each request is on its way when `start` returns. Close it before the channel.
+    """Starts requests on one channel. When `start` returns, the request is being sent. Close the
+    multiplexer before the channel.
 
-    `open_stream` calls `Multiplex`; `generate` is for what does not go through it: a large request,
-    an old router.
+    `open_stream` calls `Multiplex`; `generate` is for requests that cannot use it: large ones, and
+    those to an old router.
     """
 
     def __init__(self, open_stream: Callable[[], StreamCall], generate: Generate) -> None:
         self.generate = generate
         self._open_stream = open_stream
         self._loop = asyncio.get_running_loop()
-        self._streams: list[_Stream] = []  # the last one takes calls, others end with theirs
+        # The last one takes calls; the others end when their calls have ended.
+        self._streams: list[_Stream] = []
         self._refused_until = 0.0
 
-    def start(self, request: inference_pb2.GenerateRequest, timeout_s: float | None) -> Call:
+    def start(
+        self,
+        request: inference_pb2.GenerateRequest,
+        timeout_s: float | None,
+        trace: TraceMetadata = (),
+    ) -> Call:
         is_large = request.ByteSize() > LARGE_BYTES
         if is_large or self._loop.time() < self._refused_until:
-            return self.generate(request, timeout_s)
+            return self.generate(request, timeout_s, trace)
         if not self._streams or not self._streams[-1].is_fresh:
             self.retire()
             self._streams = [stream for stream in self._streams if not stream.is_over]
             self._streams.append(_Stream(self._open_stream(), self))
-        return self._streams[-1].start(request, timeout_s)
+        return self._streams[-1].start(request, timeout_s, trace)
 
     def note_refused(self) -> None:
-        """The router knows no such stream."""
+        """Record that the router does not support `Multiplex`."""
         self._refused_until = self._loop.time() + ASK_AGAIN_S
 
     def retire(self) -> None:
-        """No stream that is open takes another answer."""
+        """Let no open stream take another answer."""
         for stream in self._streams:
             stream.retire()
 
     async def close(self) -> None:
-        """Every call that runs is cancelled."""
+        """Cancel all running calls."""
         tasks = [task for stream in self._streams for task in stream.tasks]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # their calls have the reasons
+        await asyncio.gather(*tasks, return_exceptions=True)  # the calls raise the errors
 
 
 def _of_status(raw: bytes) -> grpc.aio.AioRpcError:
-    """What a call that ends with that google.rpc.Status raises."""
+    """The error that a call with this google.rpc.Status raises."""
     status = status_pb2.Status.FromString(raw)
     details = grpc.aio.Metadata((_DETAILS, raw))
     return grpc.aio.AioRpcError(_CODES[status.code], grpc.aio.Metadata(), details, status.message)
@@ -333,8 +355,8 @@ def _rpc_error(code: grpc.StatusCode, text: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
 
 
-# A write to a stream that has just ended leaves this in place of the status that it ended with.
+# gRPC's details, in place of the stream's status, after a write to a stream that has just ended.
 _WRITTEN_TOO_LATE = "Internal error from Core"
 _ENDED: BaseException = _rpc_error(
-    grpc.StatusCode.UNAVAILABLE, "the router has ended the stream of all answers"
+    grpc.StatusCode.UNAVAILABLE, "the router has closed the stream of all answers"
 )

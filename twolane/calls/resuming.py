@@ -1,11 +1,12 @@
-"""One answer, whichever routers it takes: when its router is lost or says `moved`, another goes on.
+"""One answer from any number of routers: if its router is lost or says `moved`, another continues.
 
-    Generate ──> messages … lost ──> next router: Resume{takeover k, what is here} ──> messages …
+    Generate ──> messages … lost ──> next router: Resume{takeover k, received} ──> messages …
                               ▲            │ UNAVAILABLE: the next one, after a pause
                               └────────────┤ ABORTED: once more, with k + 1
-                                           └ NOT_FOUND: Generate{resume: what is here}
+                                           └ NOT_FOUND: Generate{resume: received}
 
-Tokens are told by index: one that is here already is dropped, and must be the same.
+Tokens carry their index: one that was received before is dropped, after a check that it is the
+same.
 """
 
 from __future__ import annotations
@@ -18,35 +19,38 @@ import grpc
 
 from twolane.calls.door import Doors
 from twolane.calls.multiplexed import Call, Messages
+from twolane.calls.trace_headers import trace_headers
 from twolane.errors import InternalError
 from twolane.v1 import inference_pb2
 
-LOST_S = 30.0  # that an answer may be without a router
+LOST_S = 30.0  # how long an answer may be without a router
+FRESH_S = 5.0  # the same, while it is not known whether other routers share the port
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
 _Code = grpc.StatusCode
 
 
 class ResumingCall:
-    """As `MultiplexedCall`. Raises `InternalError` where a router tells another token at an index
-    that is here already."""
+    """As `MultiplexedCall`. Raises `InternalError` if a router sends a different token for an index
+    that was received before."""
 
     def __init__(
         self, doors: Doors, request: inference_pb2.GenerateRequest, timeout_s: float | None
     ) -> None:
         self._doors = doors
         self._request = request
-        request.resumes = True  # `moved` is understood here
+        request.resumes = True  # tells the router that we understand `moved`
         self._loop = asyncio.get_running_loop()
         self._due = None if timeout_s is None else self._loop.time() + timeout_s
         self._door = doors.next()
-        self._call: Call = self._door.multiplexer.start(request, timeout_s)
+        self._trace = trace_headers()
+        self._call: Call = self._start(request)
         self._messages: Messages = aiter(self._call)
         self._first: inference_pb2.GenerateResponse | None = None
         self._token_ids: list[int] = []
         self._n_text_bytes = 0
         self.takeovers = 0
-        self._lost_at: float | None = None  # since when nothing new has come
-        self._n_tries = 0  # since then
+        self._lost_at: float | None = None  # when it was lost; None once something new has arrived
+        self._n_tries = 0  # since `_lost_at`
         self._has_moved = False
         self._is_finished = False
         self._is_cancelled = False
@@ -64,7 +68,7 @@ class ResumingCall:
             except grpc.aio.AioRpcError as error:
                 if self._is_of_an_old_router(error):
                     self._request.resumes = False
-                    self._listen(self._door.multiplexer.start(self._request, self._left_s()))
+                    self._listen(self._start(self._request))
                     continue
                 if self._is_finished or not _is_lost(error):
                     raise
@@ -84,7 +88,8 @@ class ResumingCall:
         return await self._call.details()
 
     def _take(self, message: inference_pb2.GenerateResponse) -> bool:
-        """Returns whether it says anything new; what is known is taken out of it."""
+        """Remove the tokens received before from `message`. Returns whether anything new is
+        left."""
         is_first = self._first is None and bool(message.request_id)
         if is_first:
             self._first = message
@@ -114,19 +119,27 @@ class ResumingCall:
                 metadata={"index": str(token.index), "takeovers": str(self.takeovers)},
             )
 
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether no router has said whether others share the one port that is known."""
+        return self._doors.are_unknown
+
     def _is_of_an_old_router(self, error: grpc.aio.AioRpcError) -> bool:
-        """Whether it refuses the request for a field that it does not know: perhaps `resumes`."""
+        """Whether the router refuses the request because of an unknown field, which may be
+        `resumes`."""
         is_refused = error.code() is _Code.UNIMPLEMENTED
         return is_refused and self._first is None and self._request.resumes
 
     async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
-        """At another router. Raises `error`, or the last one since, where there is none in time."""
+        """Continue at another router. If none can in time, raises `error` or the last error
+        since."""
         if error is not None:
             self._door.avoid()
-            if not await self._doors.may_go_on():
+            is_fresh = self._is_fresh and not _is_refused(error)
+            if not is_fresh and not await self._doors.may_go_on():
                 raise error
         self._lost_at = self._lost_at or self._loop.time()
-        until = self._lost_at + LOST_S
+        until = self._lost_at + (FRESH_S if self._is_fresh else LOST_S)
         if self._due is not None:
             until = min(until, self._due)
         while True:
@@ -143,18 +156,20 @@ class ResumingCall:
                 return
             except grpc.aio.AioRpcError as failed:
                 if failed.code() is _Code.UNIMPLEMENTED and error is not None:
-                    raise error from None  # an old router: what was lost stays so
+                    raise error from None  # an old router cannot resume the answer
                 if not _is_lost(failed) and failed.code() is not _Code.ABORTED:
                     raise
                 if _is_lost(failed):
                     self._door.avoid()
                 error = failed
+                if self._is_fresh and _is_refused(error):
+                    raise
 
     async def _ask(self) -> None:
-        """One router, until it has answered."""
+        """Ask the current door to continue, and wait for its first message."""
         door, first = self._door, self._first
         if first is None:
-            self._listen(door.multiplexer.start(self._request, self._left_s()))
+            self._listen(self._start(self._request))
             return
         self.takeovers += 1
         resume = inference_pb2.ResumeRequest(
@@ -164,18 +179,20 @@ class ResumingCall:
             n_tokens=len(self._token_ids),
             n_text_bytes=self._n_text_bytes,
         )
-        call = door.inference.Resume(resume, timeout=self._left_s(), metadata=door.target.metadata)
+        metadata = (*(door.target.metadata or ()), *self._trace)
+        call = door.inference.Resume(resume, timeout=self._left_s(), metadata=metadata)
         try:
             self._take(await anext(aiter(call)))
         except grpc.aio.AioRpcError as error:
             if error.code() is not _Code.NOT_FOUND:
                 raise
-            self._listen(door.multiplexer.start(self._again(first), self._left_s()))
+            self._listen(self._start(self._again(first)))
             return
         self._listen(call)
 
     def _again(self, first: inference_pb2.GenerateResponse) -> inference_pb2.GenerateRequest:
-        """All of it is lost but what is here."""
+        """A new request that continues the answer from what was received; no worker has its
+        rows."""
         request = inference_pb2.GenerateRequest()
         request.CopyFrom(self._request)
         request.request_id, request.sampling.seed = first.request_id, first.seed
@@ -186,6 +203,9 @@ class ResumingCall:
         request.resume.n_text_bytes = self._n_text_bytes
         return request
 
+    def _start(self, request: inference_pb2.GenerateRequest) -> Call:
+        return self._door.multiplexer.start(request, self._left_s(), self._trace)
+
     def _listen(self, call: Call) -> None:
         self._call, self._messages = call, aiter(call)
 
@@ -194,6 +214,12 @@ class ResumingCall:
 
 
 def _is_lost(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the router, or the way to it, has gone: another one may answer."""
+    """Whether the router, or the connection to it, was lost, so that another may answer."""
     is_reset = error.code() is _Code.INTERNAL and "RST_STREAM" in (error.details() or "")
     return error.code() is _Code.UNAVAILABLE or is_reset
+
+
+def _is_refused(error: grpc.aio.AioRpcError) -> bool:
+    """Whether nobody was there, at any of its addresses: one that is lost resets connections."""
+    why = error.details() or ""
+    return "ailed to connect" in why and "reset" not in why

@@ -1,4 +1,4 @@
-"""The command `twolane`. It needs click and rich: the extra `[cli]`."""
+"""The command `twolane`. It needs click and rich, which the extra `[cli]` installs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,41 @@ HELP = """\
 Usage: twolane COMMAND [ARGUMENTS]
 
   up          Start a cluster on this machine and keep it up until Ctrl-C.
-  generate    Let the model go on from PROMPT.
-  chat        Talk to the model.
+  plan        Say how many workers of each role a recorded load needs, and what they cost.
+  generate    Generate the continuation of PROMPT.
+  chat        Chat with the model.
   status      Show workers, pages by state and requests.
+  top         Watch the workers, those under most pressure first, until Ctrl-C.
+  console     Print the address of the cluster's page for browsers.
+  requests    List requests, trace one through the cluster, or cancel them.
+  events      Show what happened in the cluster, and who did what, oldest first.
+  pages       Count the KV pages of each worker by state, and show the rows that hold most.
+  doctor      Show what is wrong with the cluster, worst first, each with the command that fixes it.
+  check       Compare answers of every prefill and decode pair with those of one worker alone.
+  config      Show the cluster's settings, and change those that are live.
+  flip        Have WORKER take the other role, prefill or decode, while it runs.
+  scaler      What decides on the sizes of the pools: look at it, stop it, let it go on.
+  logs        Show the last lines that a worker or router has logged.
+  bundle      Write what routers know to FILE, a .tar.gz, for a support case.
+  scale       Pin pools at N workers each: all of them, or none if they do not fit.
+  rollout     Bring every worker to another revision of the model while the cluster serves.
+  cordon      Start no new workers on HOST.
+  uncordon    Allow new workers on HOST again.
+  drain-node  Cordon HOST, drain its workers, and report when it is safe to switch it off.
+  kill        Kill WORKER, prove that it has ended, and do not restart it.
   models      List the models that the cluster serves.
-  drain       Let WORKER finish what it runs, and give it nothing new.
-  fence       Kill WORKER and prove that it has ended; it is started again.
-  down        End a cluster: this machine's, that of --topology, or one on a Ray.
-  auth        Make, list and revoke API keys.
+  drain       Let WORKER finish its requests, and give it no new ones.
+  fence       Kill WORKER and prove that it has ended; it is then restarted.
+  down        Stop a cluster: this machine's, the one of --topology, or one on Ray.
+  auth        Create, list and revoke API keys.
   certs       Make certificates, for TLS between machines.
   context     List, choose and show named clusters.
-  completion  Print what makes a shell complete commands, options and workers at Tab.
+  completion  Print the shell script that completes commands, options and workers at Tab.
 """
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     try:
         from twolane.cli.app import run
     except ModuleNotFoundError as error:
@@ -36,12 +55,13 @@ def main() -> None:
         sys.exit(130)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show it gets a `?`
+            # A character that the terminal cannot show becomes `?`.
+            stream.reconfigure(errors="replace")
     run()
 
 
 def _explain(missing: str) -> None:
-    """Without the extra there is a help, too. Raises SystemExit if more was asked for."""
+    """Print the help, which needs no extra. Raises SystemExit if another command was given."""
     is_help = bool({"-h", "--help"} & {*sys.argv})
     extra = "serve" if sys.argv[1:2] == ["up"] and not is_help else "cli"
     need = f"the command line needs {missing}: pip install 'twolane[{extra}]'"

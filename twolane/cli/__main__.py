@@ -1,4 +1,4 @@
-"""`python -m twolane.cli` is `twolane`."""
+"""`python -m twolane.cli` runs the command `twolane`."""
 
 from twolane.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands together, and what an error looks like: one clear line, a hint, an exit code.
+"""Assembles the commands, and turns errors into one line, a hint and an exit code.
 
 0  done        2  the command line is wrong, or not allowed from here   4  the deadline passed
 1  our error   3  no cluster, or overloaded   5  not proven, not safe in time
@@ -23,6 +23,23 @@ from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
 from twolane.cli.models import models
+from twolane.cli.ops.bundle import bundle
+from twolane.cli.ops.check import check
+from twolane.cli.ops.config import config
+from twolane.cli.ops.console import console
+from twolane.cli.ops.doctor import doctor
+from twolane.cli.ops.events import events
+from twolane.cli.ops.flip import flip
+from twolane.cli.ops.hosts import cordon, drain_node, uncordon
+from twolane.cli.ops.kill import kill
+from twolane.cli.ops.logs import logs
+from twolane.cli.ops.pages import pages
+from twolane.cli.ops.requests import requests
+from twolane.cli.ops.scale import scale
+from twolane.cli.ops.scaler import scaler
+from twolane.cli.ops.top import top
+from twolane.cli.plan import plan
+from twolane.cli.rollout import rollout
 from twolane.cli.status import status
 from twolane.cli.up import up
 from twolane.errors import (
@@ -54,7 +71,7 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
 
 
 class App(click.Group):
-    """Turns errors of our tree into a line on standard error and an exit code."""
+    """Turns a `TwolaneError` into a line on standard error and an exit code."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -66,13 +83,13 @@ class App(click.Group):
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(130)
-        except BrokenPipeError:  # `twolane … | head`: the reader has had enough
+        except BrokenPipeError:  # `twolane … | head`: the reader has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
 
 
 def describe(error: TwolaneError) -> str:
-    """The message, and what to do where the error itself knows it."""
+    """The message, with a hint if the error has one."""
     if isinstance(error, OverloadedError) and error.retry_after_s:
         return f"{error.message} (try again in {error.retry_after_s:g} s)"
     if isinstance(error, UnknownModelError):
@@ -83,16 +100,18 @@ def describe(error: TwolaneError) -> str:
 @click.group(cls=App, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def app() -> None:
-    """Serve large language models on two pools of workers, and talk to them."""
+    """Serve large language models on two pools of workers, and use them."""
 
 
 for command in (
-    up, generate, chat, status, models, drain, fence, down, auth, certs, context, completion,
+    up, generate, chat, status, top, console, requests, events, pages, logs, bundle, models, drain,
+    fence, doctor, check, config, kill, flip, scale, scaler, rollout, cordon, uncordon, drain_node,
+    down, plan, auth, certs, context, completion,
 ):  # fmt: skip
     app.add_command(command)
 show_examples(app)
 
 
 def run() -> None:
-    """Parse `sys.argv`, act, exit."""
+    """Parse `sys.argv`, run the command, and exit."""
     app(prog_name="twolane")

@@ -1,4 +1,4 @@
-"""`twolane auth`: API keys, and who a server takes the caller for."""
+"""`twolane auth`: API keys, and the caller's identity at a cluster."""
 
 from __future__ import annotations
 
@@ -28,30 +28,40 @@ keys_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("keys.yaml"),
     show_default=True,
-    help="The file that `twolane up --keys` reads.",
+    help="The key file that `twolane up --keys` reads.",
 )
 
 
 @click.group()
 def auth() -> None:
-    """Make, list and revoke API keys."""
+    """Create, list and revoke API keys."""
 
 
 @auth.command("create-key")
-@click.option("--tenant", default="", help="Whose requests the key's are; needed for a client.")
+@click.option(
+    "--tenant",
+    default="",
+    help="Tenant that requests with this key belong to; required for clients.",
+)
 @click.option(
     "--role",
     type=click.Choice(["client", "viewer", "operator"]),
     default="client",
     show_default=True,
-    help="Viewers read metrics and status; operators change things, too.",
+    help="Viewers can read metrics and status; operators can also drain and fence.",
 )
-@click.option("--expires-in", metavar="30d", help="Days, hours (12h) or minutes (90m).")
-@click.option("--weight", type=float, help="The tenant's share beside others'.  [default: 1]")
-@click.option("--requests-per-s", type=float, help="Quota of the tenant.")
-@click.option("--tokens-per-min", type=int, help="Quota of the tenant: prompts and answers.")
-@click.option("--concurrent", type=int, help="Quota of the tenant: requests at once.")
-@click.option("--max-priority", type=int, help="Highest priority of the tenant's requests.")
+@click.option("--expires-in", metavar="30d", help="Lifetime in days, hours (12h) or minutes (90m).")
+@click.option(
+    "--weight",
+    type=float,
+    help="The tenant's share of a full cluster, relative to others.  [default: 1]",
+)
+@click.option("--requests-per-s", type=float, help="The tenant's quota of requests per second.")
+@click.option(
+    "--tokens-per-min", type=int, help="The tenant's quota of tokens, prompts and answers."
+)
+@click.option("--concurrent", type=int, help="The tenant's quota of concurrent requests.")
+@click.option("--max-priority", type=int, help="The highest priority that the tenant may use.")
 @keys_option
 @json_option
 def create_key(
@@ -63,7 +73,7 @@ def create_key(
     as_json: bool,
     **limits: float | None,
 ) -> None:
-    """Make a key. It is shown once: the file has its hash alone."""
+    """Create a key. It is shown only once: the file stores only its hash."""
     from twolane.security.key_edit import create_key
 
     given = {name: value for name, value in limits.items() if value is not None}
@@ -80,7 +90,7 @@ def create_key(
         return
     click.echo(shown)
     click.echo(
-        f"key {key.id} of {tenant or role} is in {path}; it is shown this once",
+        f"key {key.id} of {tenant or role} was added to {path}; it is shown only this once",
         err=True,
     )
 
@@ -117,7 +127,7 @@ def list_keys(*, path: Path, as_json: bool) -> None:
 @keys_option
 @json_option
 def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
-    """Make key ID worth nothing. Servers that read FILE follow within a second."""
+    """Revoke key ID. Servers that read the file refuse it within a second."""
     from twolane.security.key_edit import revoke_key
 
     with _naming_faults():
@@ -132,7 +142,7 @@ def revoke(key_id: str, *, path: Path, as_json: bool) -> None:
 @json_option
 @endpoint_option
 def whoami(*, as_json: bool, endpoint: str | None) -> None:
-    """Ask the cluster who it takes you for, by the key in $TWOLANE_API_KEY."""
+    """Show your identity at the cluster, and what is left of your quotas."""
     with client(endpoint) as connected:
         caller = connected.who_am_i()
     if as_json:
@@ -143,7 +153,7 @@ def whoami(*, as_json: bool, endpoint: str | None) -> None:
         f"{caller.role} of tenant {caller.tenant}{name}" if caller.tenant else caller.role + name
     )
     if caller.quotas:
-        rows = Rows(("quota",), ("limit", "remaining", "whole again in"))
+        rows = Rows(("quota",), ("limit", "remaining", "resets in"))
         for quota in caller.quotas:
             figures = (f"{quota.limit:g}", f"{quota.remaining:.0f}", f"{quota.reset_s:.1f} s")
             rows.add_row(quota.name, *figures)
@@ -152,7 +162,7 @@ def whoami(*, as_json: bool, endpoint: str | None) -> None:
 
 @contextmanager
 def _naming_faults() -> Iterator[None]:
-    """What is wrong with a file or a value becomes an error of our tree."""
+    """A block that raises errors in a file or a value as `TwolaneError`s."""
     import msgspec
 
     from twolane.security.keys import KeyFileError
@@ -173,7 +183,7 @@ def _duration(text: str) -> timedelta:
 
 
 def _fields(key: ApiKey) -> dict[str, Any]:
-    """What may be shown to whoever may read the file."""
+    """A key's fields that everyone who can read the file may see."""
     return {
         "id": key.id,
         "tenant": key.tenant,

@@ -1,4 +1,4 @@
-"""`twolane certs`: an authority and its certificates, where there is no other authority."""
+"""`twolane certs`: a certificate authority and its certificates, for sites without their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=DIRECTORY,
     show_default=True,
-    help="Where the authority is, and what it issues.",
+    help="Directory of the authority and its certificates.",
 )
 
 
@@ -40,7 +40,8 @@ def certs() -> None:
 @dir_option
 @json_option
 def init(*, directory: Path, days: int, as_json: bool) -> None:
-    """Make an authority. Whoever has its key can make certificates: keep it off the servers."""
+    """Make a certificate authority. Whoever has its key can issue certificates: keep it off the
+    servers."""
     with _library():
         from twolane.security import certs as library
 
@@ -68,7 +69,7 @@ def issue(
     """Issue a certificate for each of router/NAME, worker/NAME, agent/NAME, controller/NAME,
     operator/NAME, viewer/NAME, client/TENANT/NAME.
 
-    NAME is the process's: router-0, decode-0; of the launcher, controller.
+    NAME is the name of the process, such as router-0 or decode-0; the launcher's is controller.
     """
     with _library():
         from twolane.security import certs as library
@@ -93,8 +94,8 @@ def issue(
 def request(
     *, identities: Sequence[str], hosts: Sequence[str], directory: Path, as_json: bool
 ) -> None:
-    """On the host of a process: make its key, which stays there, and a request for its certificate,
-    which `twolane certs sign` answers where the authority is."""
+    """Make a key and a signing request, on the host of a process. The key stays there; sign the
+    request with `twolane certs sign` on the authority's machine."""
     with _library():
         from twolane.security import certs as library
 
@@ -107,7 +108,7 @@ def request(
         rows.add_row(str(each.request), each.key.name, each.identity, " ".join(each.hosts))
     console().print(rows)
     names = " ".join(shlex.quote(each.request.name) for each in made)
-    click.echo(f"next, where the authority is, with a copy: twolane certs sign {names}")
+    click.echo(f"next, with copies on the authority's machine: twolane certs sign {names}")
 
 
 @certs.command()
@@ -119,12 +120,15 @@ def request(
     type=click.Path(path_type=Path, dir_okay=False),
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
-@click.option("--yes", is_flag=True, help="Ask nothing: whoever sent them may be what they say.")
+@click.option(
+    "--yes", is_flag=True, help="Do not ask whether the senders may have these identities."
+)
 @dir_option
 @json_option
 def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_json: bool) -> None:
-    """Answer requests with certificates, each beside its request: copy them to where that comes
-    from, with ca.crt. A request may ask for any role: you are asked whether its sender may have it.
+    """Sign requests. Each certificate is written beside its request: copy it, with ca.crt, to the
+    host that made the request. A request can name any identity: you are asked whether its sender
+    may have it.
     """
     with _library():
         from twolane.security import certs as library
@@ -133,7 +137,7 @@ def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_
         for each in asked:
             at = f" at {', '.join(each.hosts)}" if each.hosts else ""
             if not yes and not click.confirm(f"{each.request} is {each.identity}{at}?", err=True):
-                raise InvalidRequestError(f"{each.request} is not signed, nor are others")
+                raise InvalidRequestError(f"{each.request} was not signed, nor were the others")
         made = [library.sign(directory.expanduser(), path, days=days) for path in requests]
     _show(made, as_json)
 
@@ -144,10 +148,10 @@ def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_
 @dir_option
 @json_option
 def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) -> None:
-    """Replace the certificates with these file names, or all, by new ones with new keys. One that
-    was requested keeps its key, and is copied to its host again.
+    """Replace the certificates with these file names, or all, by new ones with new keys. Those made
+    from a request keep their key: copy them to their hosts again.
 
-    Processes take them at the next connection: nothing needs a restart.
+    Processes use them from the next connection on, without a restart.
     """
     with _library():
         from twolane.security import certs as library
@@ -159,8 +163,8 @@ def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) ->
 @certs.command(name="nobody")
 @dir_option
 def write_nobody(*, directory: Path) -> None:
-    """Write the certificate, and the public key to it, that gRPC clients show which have API keys
-    and no certificate of their own. twolane's clients need no file for that."""
+    """Write the public certificate and key for gRPC clients that have an API key and no certificate
+    of their own. twolane's own clients do not need these files."""
     with _library():
         from twolane.security import certs as library
 
@@ -170,7 +174,7 @@ def write_nobody(*, directory: Path) -> None:
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """What it raises becomes errors of our tree."""
+    """A block that raises the library's errors as `TwolaneError`s."""
     try:
         from twolane.security.certs import CertsError
     except ModuleNotFoundError as error:
@@ -215,7 +219,7 @@ def _asked(made: Requested) -> dict[str, Any]:
 
 
 def _use(issued: Issued) -> list[str]:
-    """The command that uses it."""
+    """The command that uses the certificate."""
     files = [str(issued.cert.with_name("ca.crt")), str(issued.cert), str(issued.key)]
     kind = issued.identity.partition("/")[0]
     if kind in ("operator", "viewer", "client"):
@@ -228,6 +232,6 @@ def _use(issued: Issued) -> list[str]:
 
 
 def _next(command: Sequence[str], directory: Path | None) -> None:
-    """What to type next."""
+    """Print the command to run next."""
     extra = [] if directory in (None, DIRECTORY) else ["--dir", str(directory)]
     click.echo(f"next: {shlex.join([*command, *extra])}")

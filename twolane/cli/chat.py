@@ -17,16 +17,16 @@ with contextlib.suppress(ImportError):  # not on every platform
 
 
 @click.command()
-@click.option("--system", help="What the model should know before you start.")
+@click.option("--system", help="The system message, before the first turn.")
 @sampling_options
 @endpoint_option
 def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
-    """Talk to the model. An empty line, /quit or Ctrl-D ends; Ctrl-C stops an answer."""
+    """Chat with the model. An empty line, /quit or Ctrl-D ends the chat; Ctrl-C stops an answer."""
     options = request_options(given)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     with client(endpoint) as connected:
         names = ", ".join(model.name for model in connected.models())
-        console().print(f"[dim]{names} · /clear forgets, /quit ends[/]")
+        console().print(f"[dim]{names} · /clear forgets the conversation, /quit ends it[/]")
         while (line := _ask()) not in ("", "/quit"):
             if line == "/clear":
                 messages = messages[:1] if system else []
@@ -35,7 +35,7 @@ def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
             try:
                 with connected.stream(messages=messages, **options) as stream:
                     answer = _show(stream)
-            except (InvalidRequestError, OverloadedError) as error:  # the chat may go on
+            except (InvalidRequestError, OverloadedError) as error:  # the chat can continue
                 click.secho(error.message, fg="red", err=True)
                 messages.pop()
             else:
@@ -53,7 +53,7 @@ def _ask() -> str:
 
 
 def _show(stream: Stream) -> str:
-    """Print the answer as it comes; Ctrl-C stops it and keeps what there is."""
+    """Print the answer as it is generated. Ctrl-C stops it and keeps the text so far."""
     parts = []
     end = None
     try:
@@ -65,10 +65,10 @@ def _show(stream: Stream) -> str:
         stream.cancel()
         click.secho(" …", dim=True, nl=False)
     except TwolaneError:
-        if any(parts):  # the error gets a line of its own
+        if any(parts):  # print the error on a new line
             click.echo()
         raise
     click.echo()
-    if end == "length":  # it may have more to say
+    if end == "length":  # the answer was cut off
         click.secho("(cut off at its length; --max-tokens sets it)", dim=True, err=True)
     return "".join(parts)

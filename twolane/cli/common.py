@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from twolane.admin import UNIX, AdminClient, live_sockets
 from twolane.client import Client
-from twolane.config import ClientConfig, context_from_env, named_endpoint
+from twolane.config import ClientConfig, columns_from_env, context_from_env, named_endpoint
+from twolane.errors import PermissionDeniedError
+from twolane.security.target import find_admin_target
+
+_PIPE_COLUMNS = 400
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -24,9 +28,10 @@ _ENDPOINT = click.option(
 _OPERATOR_ENDPOINT = click.option(
     "--endpoint",
     metavar="unix:PATH",
-    help="The operator's socket.  [default: $TWOLANE_ENDPOINT, or that of this machine's cluster]",
+    help="The operator's socket, or HOST:PORT of a router's --admin-port.  [default: "
+    "$TWOLANE_ENDPOINT, the context's admin_endpoint, or this machine's cluster]",
 )
-_META = "twolane.client"  # of click's context: what the options below say
+_META = "twolane.client"  # key in click's context, for the values of the options below
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -36,39 +41,44 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
 
 _QUIET: Any = {"expose_value": False, "callback": _remember}
 _ACCESS_OPTIONS = [
-    click.option("--context", metavar="NAME", help="One of `twolane context list`.", **_QUIET),
-    click.option("--ca", metavar="FILE", help="Speak TLS to a server of this authority.", **_QUIET),
+    click.option(
+        "--context", metavar="NAME", help="A context of `twolane context list`.", **_QUIET
+    ),
+    click.option(
+        "--ca",
+        metavar="FILE",
+        help="Use TLS, and trust servers certified by this authority.",
+        **_QUIET,
+    ),
     click.option("--cert", metavar="FILE", help="Your certificate.", **_QUIET),
     click.option("--key", metavar="FILE", help="Its key.", **_QUIET),
 ]
-json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _SAMPLING_OPTIONS = [
-    click.option("--max-tokens", type=int, help="[default: what fits]"),
-    click.option(
-        "--temperature", type=float, help="0 is greedy.  [default: the model's own, or 1]"
-    ),
+    click.option("--max-tokens", type=int, help="[default: as many as fit the context]"),
+    click.option("--temperature", type=float, help="0 is greedy.  [default: the model's, or 1]"),
     click.option("--top-p", type=float),
     click.option("--top-k", type=int),
     click.option("--seed", type=int, help="The same seed gives the same answer."),
     click.option("--stop", multiple=True, help="Stop at this text; may be repeated."),
-    click.option("--model", help="Needed only where the cluster has several."),
-    click.option("--timeout-s", type=float, help="Give up after so long."),
+    click.option("--model", help="Needed only if the cluster serves several."),
+    click.option("--timeout-s", type=float, help="Cancel the request after this time."),
 ]
 
 
 def endpoint_option(command: CommandT) -> CommandT:
-    """Where clients come in, and what is shown there: see `client`."""
+    """Add the options for the clients' endpoint and credentials: see `client`."""
     return _with_access(_ENDPOINT(command))
 
 
 def operator_option(command: CommandT) -> CommandT:
-    """The operators' socket, or where clients come in."""
+    """Add the options for the operators' socket, or the clients' endpoint and credentials."""
     return _with_access(_OPERATOR_ENDPOINT(command))
 
 
 def client(endpoint: str | None) -> Client:
-    """With what the command's options say."""
+    """A client configured by the command's options."""
     return Client(endpoint, config=ClientConfig(**_said()))
 
 
@@ -84,14 +94,36 @@ def _with_access(command: CommandT) -> CommandT:
 
 
 def admin_client(endpoint: str | None) -> AdminClient | None:
-    """The operator's client of what `--endpoint` or else $TWOLANE_ENDPOINT names; of this machine's
-    cluster, if neither does. None: a clients' door is named, or nothing and no cluster is here."""
+    """The operator's client for `--endpoint` or else $TWOLANE_ENDPOINT; if neither is set, for the
+    context's admin_endpoint, or this machine's cluster. None: a HOST:PORT is named, which is where
+    clients connect, or a context without an admin_endpoint, or no cluster runs here."""
     named = endpoint or named_endpoint()
-    if named is None and ("context" in _said() or context_from_env()):
+    if named is not None:
+        return AdminClient(named) if named.startswith(UNIX) else None
+    return _operator_of_context()
+
+
+def operator(endpoint: str | None) -> AdminClient:
+    """As `admin_client`; a HOST:PORT that `--endpoint` names is a router's --admin-port. Raises
+    `PermissionDeniedError` where nothing names one."""
+    if endpoint is not None:
+        return AdminClient(endpoint, config=ClientConfig(**_said()))
+    admin = admin_client(None)
+    if admin is None:
+        raise PermissionDeniedError(
+            "this is for operators: --endpoint unix:PATH on a router's machine (`twolane up` shows "
+            "it), or HOST:PORT of a router's --admin-port with --ca, --cert and --key"
+        )
+    return admin
+
+
+def _operator_of_context() -> AdminClient | None:
+    config = ClientConfig(**_said())
+    if find_admin_target(None, config) is not None:
+        return AdminClient(config=config)
+    if config.context or context_from_env():
         return None
-    if named is None:
-        return AdminClient() if live_sockets() else None
-    return AdminClient(named) if named.startswith(UNIX) else None
+    return AdminClient(config=config) if live_sockets() else None
 
 
 def sampling_options(command: CommandT) -> CommandT:
@@ -102,19 +134,37 @@ def sampling_options(command: CommandT) -> CommandT:
 
 
 def request_options(given: Mapping[str, Any]) -> Any:
-    """Those that the user gave, as keywords of `generate` and `stream`."""
+    """The options that the user set, as keywords of `generate` and `stream`."""
     names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "model", "timeout_s")
     return {name: given[name] for name in names if given[name] not in (None, ())}
 
 
 def console() -> Console:
-    return Console(highlight=False)
+    """A terminal, as wide as it is; a pipe, where no line is broken, unless $COLUMNS says where."""
+    found = Console(highlight=False)
+    if not (found.is_terminal or columns_from_env()):
+        return Console(highlight=False, width=_PIPE_COLUMNS)
+    return found
 
 
-def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One value of ours as JSON; `indent` None: in one line. Epochs are strings: they do not fit a
-    JavaScript number."""
-    click.echo(json.dumps(_plain(value), indent=indent))
+def emit(what: RenderableType) -> None:
+    """Print it; into a pipe without the spaces that end lines."""
+    out = console()
+    if out.is_terminal:
+        out.print(what)
+        return
+    with out.capture() as captured:
+        out.print(what)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def print_json(value: Any, *, indent: int | None = 2, schema: str = "") -> None:
+    """Print a value of twolane's types as JSON, on one line if `indent` is None. Epochs become
+    strings, because they do not fit into a JavaScript number."""
+    plain = _plain(value)
+    if schema:
+        plain = {"schema": schema, **plain}
+    click.echo(json.dumps(plain, indent=indent))
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`twolane completion`, and what it completes besides commands and options."""
+"""`twolane completion`, and the completion of workers' names."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from twolane.errors import TwolaneError
 
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_TWOLANE_COMPLETE"
-_PATIENCE_S = 0.5  # somebody waits at a prompt
+_PATIENCE_S = 0.5  # timeout of a status call, because the user waits at the prompt
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> None:
-    """Print what makes a shell complete commands, options and workers at Tab.
+    """Print the shell script that completes commands, options and workers at Tab.
 
-    SHELL is that of $SHELL unless you say another.
+    The default shell is that of $SHELL.
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(shell)
@@ -35,7 +35,7 @@ def completion(context: click.Context, shell: str | None) -> None:
 def workers(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The workers of this machine's cluster; none where there is none."""
+    """The names of the workers of this machine's cluster; empty if there is no cluster."""
     config = ClientConfig(connect_timeout_s=_PATIENCE_S, call_timeout_s=_PATIENCE_S)
     try:
         with AdminClient(config=config) as admin:

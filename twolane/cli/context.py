@@ -37,7 +37,7 @@ def list_contexts(*, as_json: bool) -> None:
 @context.command()
 @click.argument("name")
 def use(name: str) -> None:
-    """Make NAME the context of commands that name no cluster."""
+    """Make NAME the default context."""
     use_context(contexts_path(), name)
     click.echo(f"{name} is the current context")
 
@@ -46,7 +46,7 @@ def use(name: str) -> None:
 @click.argument("name", required=False)
 @json_option
 def show(name: str | None, *, as_json: bool) -> None:
-    """Show NAME, or the current context. A key is not shown."""
+    """Show context NAME, or the current one, without its API key."""
     path = contexts_path()
     contexts = read_contexts(path)
     fields = _fields(contexts.find(name or context_from_env() or contexts.current, path))
@@ -64,7 +64,7 @@ def _fields(each: Context) -> dict[str, Any]:
 
 
 def _shows(each: Context) -> str:
-    """What a client shows there."""
+    """The kinds of credentials that a client presents there."""
     shown = ["a certificate"] * bool(each.cert) + ["an API key"] * bool(
         each.api_key or each.token_command
     )

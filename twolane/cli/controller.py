@@ -1,6 +1,7 @@
-"""The operator's client of a cluster's launcher: what starts, ends and proves dead.
+"""The operator's client of a cluster's launcher, which starts processes, ends them and proves them
+dead.
 
-It speaks to the unix socket that `twolane up` opens in its folder, which its user alone may open.
+It connects to the unix socket that `twolane up` opens in its folder, which only its user can open.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from twolane.admin import UNIX, only_socket
 from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.errors import InvalidParameterError, TwolaneError
 from twolane.failures import explain
-from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.v1 import agent_pb2, agent_pb2_grpc
 
 _CALL_S = 10.0
@@ -24,7 +25,7 @@ _FENCE_S = 600.0  # a fence command may take minutes
 
 
 class NotProvenError(TwolaneError):
-    """Nothing proves that it has ended: the message tells why."""
+    """There is no proof that the process has ended. The message says why."""
 
     reason = "NOT_PROVEN"
 
@@ -33,8 +34,8 @@ class ControllerClient:
     """Every method blocks and raises errors of `twolane.errors`, or `NotProvenError`."""
 
     def __init__(self, endpoint: str | None = None) -> None:
-        """`endpoint` is unix:PATH; None: that of the only cluster of this user on this machine.
-        Raises `UnavailableError` if there is none, or several."""
+        """`endpoint` is unix:PATH. If it is None, this user must have exactly one cluster on this
+        machine, which is used. Raises `UnavailableError` if there is none, or several."""
         self.endpoint = endpoint or only_socket(CONTROLLER_SOCKET_NAME)
         if not self.endpoint.startswith(UNIX):
             raise InvalidParameterError("endpoint", endpoint, "unix:PATH of a launcher's socket")
@@ -43,16 +44,17 @@ class ControllerClient:
 
     @property
     def folder(self) -> Path:
-        """The folder of the run: it vanishes when the cluster has stopped."""
+        """The run's folder, which is removed when the cluster has stopped."""
         return Path(self.endpoint.removeprefix(UNIX)).parent
 
     def fence(self, worker_id: str) -> str:
-        """Kill a worker. Returns the proof of its end in words, with its class."""
+        """Kill a worker. Returns the proof of its end as text, with its class."""
         request = agent_pb2.FenceWorkerRequest(worker_id=worker_id, who=getpass.getuser())
         return str(self._call(self._stub.FenceWorker, request, _FENCE_S).proof)
 
     def say_off(self, host: str) -> str:
-        """Say that you have seen that host off: all that ran there counts as dead."""
+        """Declare that an operator has seen this host switched off: everything that ran there
+        counts as dead."""
         request = agent_pb2.SayHostOffRequest(host=host, who=getpass.getuser())
         return str(self._call(self._stub.SayHostOff, request, _CALL_S).proof)
 
@@ -62,7 +64,7 @@ class ControllerClient:
         self._call(self._stub.StopCluster, request, _CALL_S)
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the connection. May be called twice."""
         self._channel.close()
 
     def __enter__(self) -> Self:

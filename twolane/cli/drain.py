@@ -9,26 +9,29 @@ from rich.live import Live
 from rich.text import Text
 
 from twolane.admin import AdminClient
-from twolane.cli.common import admin_client, console, json_option, operator_option, print_json
+from twolane.cli.common import console, json_option, operator, operator_option, print_json
 from twolane.cli.completion import workers
 from twolane.cli.controller import NotProvenError
-from twolane.cli.status import EPOCH_SHOWN
+from twolane.cli.ops.acting import new_act
+from twolane.cli.ops.changing import in_words
+from twolane.cli.ops.epochs import epoch_of
+from twolane.cli.ops.output import ID_SHOWN, count
+from twolane.cli.ops.output import print_json as print_message
 from twolane.errors import (
     DeadlineError,
-    InvalidRequestError,
-    PermissionDeniedError,
-    PreconditionError,
     UnavailableError,
 )
 from twolane.status import DrainInfo
+from twolane.v1 import acts_pb2, admin_pb2, cluster_pb2
 
 _MOST_WAIT_S = 300.0
+_MOST_NAMED = 5
 
 
 @click.command()
 @click.argument("worker_id", metavar="WORKER", shell_complete=workers)
-@click.option("--undo", is_flag=True, help="Give it work again.")
-@click.option("--wait", is_flag=True, help="Show what is left, until it may be killed.")
+@click.option("--undo", is_flag=True, help="End the drain and give the worker new requests.")
+@click.option("--wait", is_flag=True, help="Show what is left until the worker may be killed.")
 @click.option(
     "--timeout-s",
     type=float,
@@ -37,16 +40,21 @@ _MOST_WAIT_S = 300.0
     help="With --wait: exit with 5 if it takes longer.",
 )
 @click.option(
-    "--hand-over", is_flag=True, help="Resume its running answers elsewhere, as room allows."
+    "--hand-over", is_flag=True, help="Resume its running answers at other workers, as room allows."
 )
 @click.option(
     "--take",
     is_flag=True,
-    help="With --wait: make the drain final, for you are about to kill it.",
+    help="With --wait: make the drain final, before you kill the worker.",
 )
 @click.option(
-    "--expect-epoch", default="", metavar="EPOCH", help="Refuse if it was started again since."
+    "--expect-epoch",
+    default="",
+    metavar="EPOCH",
+    help="Refuse if the worker's epoch is another: it was restarted.",
 )
+@click.option("--reason", default="", help="The reason, for the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @json_option
 @operator_option
 def drain(
@@ -58,57 +66,87 @@ def drain(
     hand_over: bool,
     take: bool,
     expect_epoch: str,
+    reason: str,
+    dry_run: bool,
     as_json: bool,
     endpoint: str | None,
 ) -> None:
-    """Let WORKER finish what it runs, and give it nothing new.
+    """Let WORKER finish its requests, and give it no new ones.
 
-    With --wait it returns when WORKER has its ticket: then it may be killed at any instant, even by
-    SIGKILL, and nobody loses a token or a page. Until then it names what is in the way.
+    With --wait, the command returns when WORKER has its ticket: from then on it may be killed at
+    any time, even by SIGKILL, without loss of a token or a page. Until then the command shows what
+    is left.
     """
     if undo and (wait or hand_over):
-        raise click.UsageError("--undo goes with neither --wait nor --hand-over")
+        raise click.UsageError("--undo cannot be combined with --wait or --hand-over")
     if take and not wait:
-        raise click.UsageError("--take needs --wait: the ticket comes when nothing is left")
-    admin = admin_client(endpoint)
-    if admin is None:
-        raise PermissionDeniedError(
-            "workers are drained through the operator's socket alone: --endpoint unix:PATH, on the "
-            "router's machine (`twolane up` shows it)"
+        raise click.UsageError("--take needs --wait: a worker gets its ticket when nothing is left")
+    with operator(endpoint) as admin:
+        epoch = epoch_of(admin, worker_id, expect_epoch) if wait or expect_epoch else 0
+        request = cluster_pb2.DrainWorkerRequest(
+            worker_id=worker_id,
+            undo=undo,
+            hand_over=hand_over,
+            expect_epoch=epoch,
+            act=new_act(reason, dry_run=dry_run),
         )
-    with admin:
-        epoch = _epoch_of(admin, worker_id, expect_epoch) if wait or expect_epoch else 0
-        admin.drain(worker_id, undo=undo, hand_over=hand_over, expect_epoch=epoch)
-        if not wait:
-            click.echo(f"{worker_id} takes work again" if undo else f"{worker_id} drains")
+        done = admin.call("DrainWorker", request).response
+        if not wait or dry_run:
+            _print(admin, request, done, as_json=as_json)
             return
         news = _wait(admin, worker_id, epoch, timeout_s=timeout_s, as_json=as_json)
         if take:
-            admin.take_ticket(worker_id, news.number, expect_epoch=epoch)
+            taking = cluster_pb2.DrainWorkerRequest(
+                worker_id=worker_id,
+                take_ticket=news.number,
+                expect_epoch=epoch,
+                act=new_act(reason, dry_run=False),
+            )
+            admin.call("DrainWorker", taking)
         if not as_json:
-            done = "is yours to kill" if take else "may be killed"
-            click.echo(f"{worker_id} {done}: ticket {epoch:x}-{news.number}")
+            done_text = "is yours to kill" if take else "may be killed"
+            click.echo(f"{worker_id} {done_text}: ticket {epoch:x}-{news.number}")
 
 
-def _epoch_of(admin: AdminClient, worker_id: str, expected: str) -> int:
-    """The worker's epoch, which is to be what `twolane status` has shown, or its --json."""
-    ours = [w.epoch for w in admin.status().workers if w.worker_id == worker_id and w.is_here]
-    if not ours:
-        raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
-    epoch = ours[-1]
-    is_beginning = len(expected) >= EPOCH_SHOWN and f"{epoch:016x}".startswith(expected)
-    if expected and not is_beginning and expected != str(epoch):
-        raise PreconditionError(
-            f"{worker_id} was started again: its epoch is {epoch:016x}, not {expected}"
-        )
-    return epoch
+def _print(
+    admin: AdminClient,
+    request: cluster_pb2.DrainWorkerRequest,
+    done: acts_pb2.ActResponse,
+    *,
+    as_json: bool,
+) -> None:
+    """What was done; of a dry run, what would be done, and what the worker has to finish first."""
+    name = request.worker_id
+    if as_json:
+        print_message(done)
+    elif not request.act.dry_run:
+        click.echo(f"{name} takes new requests again" if request.undo else f"{name} is draining")
+    else:
+        nothing = f"{name} {'does not drain' if request.undo else 'drains already'}"
+        click.echo(in_words(done, nothing))
+        if done.changes and not request.undo:
+            click.echo(f"  first: {_in_the_way(admin, name)}")
+
+
+def _in_the_way(admin: AdminClient, worker_id: str) -> str:
+    """Text such as `3 requests (r1, r2, …) are answered there`."""
+    asked = admin_pb2.ListRequestsRequest(worker_id=worker_id, page_size=_MOST_NAMED)
+    page: admin_pb2.ListRequestsResponse = admin.call("ListRequests", asked)
+    if not page.requests:
+        return "nothing: no request has work there"
+    names = [its.request_id or its.submission_id[:ID_SHOWN] for its in page.requests]
+    more = ", …" * (page.total > len(names))
+    verb = "is" if page.total == 1 else "are"
+    return f"{count(page.total, 'request')} ({', '.join(names)}{more}) {verb} answered there"
 
 
 def _wait(
     admin: AdminClient, worker_id: str, epoch: int, *, timeout_s: float, as_json: bool
 ) -> DrainInfo:
-    """Show what is left until there is a ticket. Raises `NotProvenError` if that takes too long."""
+    """Show what is left until the worker has its ticket. Raises `NotProvenError` if that takes too
+    long."""
     latest: DrainInfo | None = None
+    told = ""
     with Live(console=console(), auto_refresh=False, transient=True) as live:
         try:
             for latest in admin.watch_drain(worker_id, timeout_s=timeout_s, expect_epoch=epoch):
@@ -116,10 +154,11 @@ def _wait(
                     print_json(latest, indent=None)
                 elif sys.stdout.isatty():
                     live.update(_shown(worker_id, latest), refresh=True)
-                else:
-                    click.echo(_shown(worker_id, latest).plain)
+                elif (text := _shown(worker_id, latest).plain) != told:
+                    click.echo(text)
+                    told = text
         except DeadlineError as error:
-            left = _left(latest) if latest is not None else "it has not answered"
+            left = _left(latest) if latest is not None else "the worker has not answered"
             raise NotProvenError(
                 f"{worker_id} may not be killed yet, after {timeout_s:g} s: {left}"
             ) from error
@@ -129,13 +168,13 @@ def _wait(
 
 
 def _shown(worker_id: str, news: DrainInfo | None) -> Text:
-    text = "is told to drain" if news is None else _left(news)
+    text = "has been told to drain" if news is None else _left(news)
     style = "green" if news is not None and news.has_ticket else "yellow"
     return Text.assemble(f"{worker_id}: ", (text, style))
 
 
 def _left(news: DrainInfo) -> str:
     if news.has_ticket:
-        return "nothing is in the way"
-    text = "; ".join(map(str, news.blockers)) or "its ticket is on the way"
+        return "nothing is left"
+    text = "; ".join(map(str, news.blockers)) or "it will get its ticket soon"
     return f"{text} (at most {news.eta_s:.0f} s)" if news.eta_s >= 1 else text

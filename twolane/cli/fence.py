@@ -1,15 +1,23 @@
-"""`twolane fence` and `twolane down`: what ends, and the proof of it."""
+"""`twolane fence` and `twolane down`: end processes, and prove that they have ended."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import click
 
+from twolane.admin import UNIX, live_sockets
+from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
 from twolane.cli.controller import ControllerClient, NotProvenError
+from twolane.cli.ops.acting import act_options, new_act
+from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
+from twolane.cli.ops.epochs import epoch_of
+from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
+from twolane.v1 import acts_pb2
 
 _POLL_S = 0.1
 
@@ -18,40 +26,111 @@ launcher_option = click.option(
     metavar="unix:PATH",
     help="The launcher's socket.  [default: that of this machine's cluster]",
 )
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.command()
 @click.argument("worker_id", metavar="WORKER", required=False, shell_complete=workers)
 @click.option("--host", "--node", metavar="NAME", help="A silent host, with --i-saw-it-off.")
 @click.option("--i-saw-it-off", "is_off", is_flag=True, help="You have seen that the host is off.")
-@launcher_option
-def fence(worker_id: str | None, *, host: str | None, is_off: bool, endpoint: str | None) -> None:
-    """Kill WORKER and prove that it has ended; it is started again.
+@click.option(
+    "--expect-epoch", default="", metavar="EPOCH", help="Refuse if the worker was restarted."
+)
+@act_options
+@json_option
+@operator_option
+def fence(
+    worker_id: str | None,
+    *,
+    host: str | None,
+    is_off: bool,
+    expect_epoch: str,
+    reason: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    endpoint: str | None,
+) -> None:
+    """Kill WORKER and prove that it has ended; it is then restarted.
 
-    Prints the class of the proof. Exits with 5 where there is none. On a silent host that has a
-    fence command, that is run: it switches the whole host off.
+    Prints the class of the proof. Exits with 5 if there is no proof. If WORKER's host is silent and
+    has a fence command, the command is run: it switches the whole host off.
+
+    Any router takes the command. The launcher's own socket takes it too, as `--endpoint`, or where
+    no router runs on this machine; hosts that are off are declared only there.
     """
     if (worker_id is None) == (host is None) or is_off != (host is not None):
         raise click.UsageError("name a WORKER, or a host that is off: --host NAME --i-saw-it-off")
+    act = new_act(reason, dry_run=dry_run)
+    if worker_id is None or _is_launchers(endpoint):
+        _at_launcher(worker_id, host, act, expect_epoch, yes=yes, endpoint=endpoint)
+        return
+    with operator(endpoint) as admin:
+        request = acts_pb2.KillWorkerRequest(
+            act=act,
+            worker_id=worker_id,
+            may_restart=True,
+            expect_epoch=epoch_of(admin, worker_id, expect_epoch) if expect_epoch else 0,
+        )
+        done = change(
+            admin, "KillWorker", request, yes=yes, as_json=as_json, within_s=SLOW_S,
+            nothing=f"{worker_id} does not run",
+        )  # fmt: skip
+    print_proof(done, as_json=as_json)
+
+
+def _at_launcher(
+    worker_id: str | None,
+    host: str | None,
+    act: acts_pb2.Act,
+    expect_epoch: str,
+    *,
+    yes: bool,
+    endpoint: str | None,
+) -> None:
+    if expect_epoch:
+        raise click.UsageError("the launcher's socket knows no --expect-epoch: name a router's")
+    what = (
+        f"host {host}: all that ran there counts as dead, and starts elsewhere"
+        if host
+        else f"{worker_id} is killed, and started again"
+    )
+    if not confirm(what, yes=yes, dry_run=act.dry_run):
+        return
     with ControllerClient(endpoint) as controller:
         proof = controller.say_off(host) if host else controller.fence(str(worker_id))
     click.echo(proof)
 
 
+def _is_launchers(endpoint: str | None) -> bool:
+    """Whether this is a launcher's socket; with None, whether there is nothing else here."""
+    if endpoint is not None:
+        return endpoint.startswith(UNIX) and Path(endpoint).name == CONTROLLER_SOCKET_NAME
+    return (
+        named_endpoint() is None
+        and not live_sockets()
+        and len(live_sockets(CONTROLLER_SOCKET_NAME)) > 0
+    )
+
+
 @click.command()
 @click.option(
-    "--topology", metavar="FILE", help="End a cluster of several hosts that has no launcher."
+    "--topology", metavar="FILE", help="Stop a cluster of several hosts whose launcher has ended."
 )
 @click.option("--secret-file", metavar="FILE", help="With --topology: the cluster's secret.")
 @click.option(
     "--ray-address",
     metavar="auto|HOST:PORT",
-    help="End a cluster on the Ray that runs here, or there.",
+    help="Stop a cluster on Ray: the Ray on this machine, or at this address.",
 )
 @click.option(
-    "--cluster", default="default", show_default=True, help="With --ray-address: its name."
+    "--cluster",
+    default="default",
+    show_default=True,
+    help="With --ray-address: the cluster's name.",
 )
 @click.option("--timeout-s", type=float, default=120.0, show_default=True)
+@yes_option
 @launcher_option
 def down(
     *,
@@ -60,13 +139,16 @@ def down(
     ray_address: str | None,
     cluster: str,
     timeout_s: float,
+    yes: bool,
     endpoint: str | None,
 ) -> None:
-    """End a cluster: this machine's, that of --topology, or one on a Ray.
+    """Stop a cluster: this machine's, the one of --topology, or one on Ray.
 
-    No process of it is left. Exits with 5 if something may still run.
+    Afterwards none of its processes is left. Exits with 5 if one may still run.
     """
     if topology is not None or ray_address is not None:
+        which = f"of {topology}" if topology else f"{cluster} on Ray at {ray_address}"
+        confirm(f"the cluster {which} ends, with all its requests", yes=yes)
         command = [sys.executable, "-P", "-m", "twolane.deploy", "down"]
         command += ["--topology", topology] if topology else []
         command += ["--secret-file", secret_file] if secret_file else []
@@ -74,10 +156,11 @@ def down(
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
     with ControllerClient(endpoint) as controller:
+        confirm(f"the cluster in {controller.folder} ends, with all its requests", yes=yes)
         controller.stop()
         end = time.monotonic() + timeout_s
         while controller.folder.exists():
             if time.monotonic() > end:
-                raise NotProvenError(f"it still runs after {timeout_s:g} s: {controller.folder}")
+                raise NotProvenError(f"still running after {timeout_s:g} s: {controller.folder}")
             time.sleep(_POLL_S)
     click.echo("stopped")

@@ -1,4 +1,4 @@
-"""`twolane generate "…"`: one answer, as it is written."""
+"""`twolane generate "…"`: prints one answer as it is generated."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneEr
 
 @click.command()
 @click.argument("prompt", required=False)
-@click.option("--token-ids", metavar="1,2,3", help="Instead of PROMPT: its tokens.")
+@click.option("--token-ids", metavar="1,2,3", help="The prompt's tokens, instead of PROMPT.")
 @sampling_options
-@click.option("--no-stream", is_flag=True, help="Print the answer when it is whole.")
+@click.option("--no-stream", is_flag=True, help="Print the answer when it is complete.")
 @json_option
 @endpoint_option
 def generate(
@@ -35,9 +35,9 @@ def generate(
     endpoint: str | None,
     **given: Any,
 ) -> None:
-    """Let the model go on from PROMPT.
+    """Generate the continuation of PROMPT.
 
-    `-` reads it from standard input.
+    With `-`, the prompt is read from standard input.
     """
     if prompt is None and token_ids is None:
         raise click.UsageError("Missing argument 'PROMPT'.")
@@ -57,7 +57,7 @@ def generate(
 
 
 def _show(stream: Stream) -> None:
-    """Print the answer as it comes. Its line ends, whatever ends the answer."""
+    """Print the answer as it is generated, and a newline however it ends."""
     has_printed = False
     try:
         for chunk in stream:

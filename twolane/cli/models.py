@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
 
-from twolane.cli.common import (
-    client,
-    console,
-    endpoint_option,
-    json_option,
-    print_json,
-)
+from twolane.cli.common import client, emit, endpoint_option, json_option, print_json
+from twolane.cli.rows import Rows
+
+_SHOWN = 12  # characters of a fingerprint
 
 
 @click.command()
@@ -24,12 +20,8 @@ def models(*, as_json: bool, endpoint: str | None) -> None:
     if as_json:
         print_json(served)
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("model")
-    table.add_column("context", justify="right")
-    table.add_column("vocabulary", justify="right")
-    table.add_column("fingerprint")
+    table = Rows(("model", "fingerprint"), ("context", "vocabulary"))
     for model in served:
-        numbers = (str(model.max_context_tokens), str(model.vocab_size))
-        table.add_row(model.name, *numbers, model.fingerprint[:12])
-    console().print(table)
+        numbers = str(model.max_context_tokens), str(model.vocab_size)
+        table.add_row(model.name, model.fingerprint[:_SHOWN], *numbers)
+    emit(table)

@@ -1,4 +1,4 @@
-"""`twolane status`: workers, pages, requests."""
+"""`twolane status`: shows workers, pages and requests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from twolane.admin import AdminClient
 from twolane.cli.common import (
     admin_client,
     client,
     console,
+    emit,
     json_option,
     operator_option,
     print_json,
 )
-from twolane.cli.rows import Rows
+from twolane.cli.ops.output import print_json as print_message
+from twolane.cli.rows import EPOCH_SHOWN, Rows
 from twolane.service_status import ServiceStatus
 from twolane.status import (
     ClusterStatus,
@@ -29,35 +32,41 @@ from twolane.status import (
     TenantInfo,
     WorkerInfo,
 )
+from twolane.v1 import cluster_pb2
 
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
-EPOCH_SHOWN = 8  # digits: tells a worker from itself before a restart
 _UUID_SHOWN = 12
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Keep looking until Ctrl-C.")
-@click.option("--all", "with_gone", is_flag=True, help="Workers that are gone, too.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C; with --json: a line each.")
+@click.option("--all", "with_gone", is_flag=True, help="Show workers that are gone, too.")
 @json_option
 @operator_option
 def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None) -> None:
     """Show workers, pages by state and requests.
 
-    At HOST:PORT, where clients come in, it shows what clients may know.
+    At a clients' endpoint, HOST:PORT, it shows only what clients may see.
     """
     with contextlib.ExitStack() as stack:
         admin = admin_client(endpoint)
         look: Callable[[], ClusterStatus | ServiceStatus]
         if admin is not None:
-            look = stack.enter_context(admin).status
+            admin = stack.enter_context(admin)
+            look = admin.status
         else:
             look = stack.enter_context(client(endpoint)).status
-        if as_json:
-            print_json(look())
+        if as_json and watch:
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    _print_json(admin, look, in_one_line=True)
+                    time.sleep(WATCH_EVERY_S)
+        elif as_json:
+            _print_json(admin, look, in_one_line=False)
         elif not watch:
-            console().print(_rendered(look(), with_gone=with_gone))
+            emit(_rendered(look(), with_gone=with_gone))
         else:
             first = _rendered(look(), with_gone=with_gone)
             with Live(first, console=console(), screen=True) as live:
@@ -69,6 +78,20 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
                     return
 
 
+def _print_json(
+    admin: AdminClient | None,
+    look: Callable[[], ClusterStatus | ServiceStatus],
+    *,
+    in_one_line: bool,
+) -> None:
+    """An operator's as the message that routers answer, `twolane.v1.GetClusterStatusResponse`."""
+    if admin is not None:
+        found = admin.call("GetClusterStatus", cluster_pb2.GetClusterStatusRequest())
+        print_message(found, in_one_line=in_one_line)
+    else:
+        print_json(look(), schema="twolane.ServiceStatus", indent=None if in_one_line else 2)
+
+
 def _rendered(status: ClusterStatus | ServiceStatus, *, with_gone: bool) -> RenderableType:
     if isinstance(status, ServiceStatus):
         return render_service(status)
@@ -76,7 +99,7 @@ def _rendered(status: ClusterStatus | ServiceStatus, *, with_gone: bool) -> Rend
 
 
 def render_service(status: ServiceStatus) -> RenderableType:
-    """What clients may know."""
+    """The status for clients, as text."""
     models = ", ".join(model.name for model in status.models) or "no model"
     head = Text(f"{'serves' if status.serving else 'does not serve'} {models}", style="bold")
     table = Rows(("role", "state"), ("workers",))
@@ -89,7 +112,7 @@ def render_service(status: ServiceStatus) -> RenderableType:
 def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     """The status as tables."""
     counted = sorted((name, n) for name, n in status.counters.items() if n)
-    # late messages of requests that have ended are no news; --json has them
+    # late messages of ended requests are not worth a line; --json has them
     counters = "  ".join(f"{name} {n}" for name, n in counted if not name.startswith("dropped."))
     http = f" · http://{status.http_endpoint}/v1" if status.http_endpoint else ""
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
@@ -109,6 +132,7 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     if status.hosts:
         parts += ["", _hosts(status.hosts)]
         parts += [Text(lost(host), style="red") for host in status.hosts if host.state != "up"]
+        parts += [Text(lost_with_pod(host), style="red") for host in status.hosts if host.lost]
     if any(worker.transports for worker in workers):
         parts += ["", _transports(workers)]
     if any(tenant.tenant for tenant in status.tenants):
@@ -150,7 +174,7 @@ def _workers(workers: Sequence[WorkerInfo]) -> Rows:
 
 
 def _state(worker: WorkerInfo) -> str:
-    """alive · suspect: a step of 12 s"""
+    """Text such as `alive` or `suspect: a step of 12 s`."""
     return (
         f"{worker.state}: a step of {worker.step_age_s:.0f} s" if worker.is_stuck else worker.state
     )
@@ -168,27 +192,38 @@ def _hosts(hosts: Sequence[HostInfo]) -> Rows:
     for host in hosts:
         style = {"up": "green", "silent": "red"}.get(host.state, "yellow")
         its = " ".join(host.workers)
-        table.add_row(host.name, Text(host.state, style=style), its, f"{host.for_s:.0f}")
+        state = f"{host.state}, cordoned" if host.cordoned else host.state
+        table.add_row(host.name, Text(state, style=style), its, f"{host.for_s:.0f}")
     return table
 
 
 def lost(host: HostInfo) -> str:
-    """lost 2 GPUs since 4 min (node-b silent; no fence command)"""
+    """Text such as `lost 2 GPUs since 4 min (node-b silent; no fence command)`."""
     n, what = (host.gpus, "GPU") if host.gpus else (len(host.workers), "seat")
     since = f"{host.for_s / 60:.0f} min" if host.for_s >= 60 else f"{host.for_s:.0f} s"
     note = f"; {host.note}" if host.note else ""
     return f"lost {n} {what}{'s' * (n != 1)} since {since} ({host.name} {host.state}{note})"
 
 
+def lost_with_pod(host: HostInfo) -> str:
+    """Of workers that ran in a pod that was replaced, and may run there still."""
+    names = ", ".join(host.lost)
+    return (
+        f"lost {names} with an earlier pod of {host.name}: if nothing runs there, "
+        f"twolane fence --host {host.name} --i-saw-it-off"
+    )
+
+
 def _devices(names: Sequence[str]) -> str:
-    """cpu · cpu x2 · GPU-1b2c3d4e GPU-5f6a7b8c, of a UUID as much as tells GPUs apart"""
+    """Text such as `cpu`, `cpu x2` or `GPU-1b2c3d4e GPU-5f6a7b8c`: enough of each UUID to tell GPUs
+    apart."""
     short = [name[:_UUID_SHOWN] if name.startswith("GPU-") else name for name in names]
     alike = len(short) > 1 and len({*short}) == 1
     return f"{short[0]} x{len(short)}" if alike else " ".join(short)
 
 
 def _transports(workers: Sequence[WorkerInfo]) -> Rows:
-    """How each pair moves pages; what the better transports failed of, where one did."""
+    """The transport of each pair, and why better ones failed, if they did."""
     table = Rows(("worker", "peer", "transport", "instead of"), ())
     for worker in workers:
         for peer in worker.transports:

@@ -1,4 +1,4 @@
-"""`twolane up`: becomes the launcher, which is a package of its own (extra `[serve]`)."""
+"""`twolane up`: replaces itself with the launcher, a separate package (extra `[serve]`)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from twolane.testing.extras import missing_for_serving
 
 
 @click.command(
-    add_help_option=False,  # the launcher knows its own options, and their help
+    add_help_option=False,  # the launcher parses its own options and prints their help
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def up(arguments: tuple[str, ...]) -> None:
     """Start a cluster on this machine and keep it up until Ctrl-C."""
-    if not {"-h", "--help"} & {*arguments}:  # help needs no extra
+    if not {"-h", "--help"} & {*arguments}:  # the help needs no extra
         missing = missing_for_serving(_launcher(arguments), _said(arguments, "--engine"))
         if missing is not None:
             raise click.ClickException(missing)
-    # -P, and the variable for its children: a folder `deploy` of the user's is not ours
+    # -P, and the variable for its children, so that a user's folder `deploy` is not imported
     command = [sys.executable, "-P", "-m", "twolane.deploy.up", *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
 
 
 def _launcher(arguments: tuple[str, ...]) -> str | None:
-    """The launcher that `arguments` ask for; None: their topology does, or does not."""
+    """The launcher set by `arguments`; None if they set none, but a topology may."""
     of_a_file = any(argument.partition("=")[0] == "--topology" for argument in arguments)
     return _said(arguments, "--launcher") or (None if of_a_file else "ray")
 

@@ -1,1 +1,2 @@
-"""The gRPC code that all processes share: options, links, and the translation of errors."""
+"""The gRPC code that all processes share: options, links, handlers, and the translation of
+errors."""

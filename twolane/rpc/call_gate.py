@@ -1,4 +1,4 @@
-"""Bounds what a call may hold before its handler runs, and reads its message.
+"""Bounds open calls and unread messages before a handler runs, and reads a call's message.
 
     call ──> open calls of its connection ──> calls whose message is awaited ──> handler
 
@@ -28,22 +28,22 @@ SLOW_S = 1.0  # a message that takes longer is a slow one
 class CallGateConfig:
     """Bounds of one server. Refusals ask clients to retry after `retry_after_s`."""
 
-    calls_per_connection: int = 2048  # that are open at once, 45 kB each
-    unread_calls: int = 1024  # whose message has not come whole; more are refused
-    slow_messages: int = 32  # that may take longer than a second to come
+    calls_per_connection: int = 2048  # open at once, 45 kB each
+    unread_calls: int = 1024  # whose message has not arrived completely; more are refused
+    slow_messages: int = 32  # that may take longer than a second to arrive
     message_s: float = 10.0  # from a call's start to the end of its message
     retry_after_s: float = 1.0
 
 
 class CallGate:
-    """Shared by all handlers of one server. Not thread-safe: for one event loop."""
+    """All handlers of one server share it. Not thread-safe: for one event loop."""
 
     def __init__(self, config: CallGateConfig) -> None:
         self.config = config
         self._open: Counter[str] = Counter()  # calls by connection
-        self.refused: Counter[str] = Counter()  # calls by reason, before their handler saw them
+        self.refused: Counter[str] = Counter()  # calls refused before their handler ran, by reason
         self.n_unread = 0
-        self._slow: dict[asyncio.Timeout, None] = {}  # messages that take long, oldest first
+        self._slow: dict[asyncio.Timeout, None] = {}  # slow messages, oldest first
 
     @asynccontextmanager
     async def entered(self, context: Context) -> AsyncIterator[None]:
@@ -57,7 +57,8 @@ class CallGate:
             self.leave(peer)
 
     def enter(self, peer: str) -> None:
-        """As `entered`, for what `leave` ends: an answer of many on one stream counts as a call."""
+        """As `entered`, until `leave` is called: each request multiplexed on one stream counts as a
+        call."""
         bound = self.config.calls_per_connection
         if self._open[peer] >= bound:
             raise OverloadedError(
@@ -68,7 +69,7 @@ class CallGate:
         self._open[peer] += 1
 
     def leave(self, peer: str) -> None:
-        """Once for each `enter`."""
+        """Count one open call less. Call it once for each `enter`."""
         self._open[peer] -= 1
         if not self._open[peer]:
             del self._open[peer]
@@ -79,7 +80,7 @@ class CallGate:
         config, loop = self.config, asyncio.get_running_loop()
         if self.n_unread >= config.unread_calls:
             raise OverloadedError(
-                f"the messages of {config.unread_calls} calls are awaited already",
+                f"{config.unread_calls} calls have not sent their message completely yet",
                 retry_after_s=config.retry_after_s,
                 metadata={"bound": str(config.unread_calls)},
             )
@@ -93,7 +94,7 @@ class CallGate:
         except TimeoutError:
             waited_s = loop.time() - began
             raise DeadlineError(
-                f"the message of this call has not come within {waited_s:.1f} s",
+                f"the message of this call has not arrived within {waited_s:.1f} s",
                 metadata={"waited_s": f"{waited_s:.1f}"},
             ) from None
         finally:

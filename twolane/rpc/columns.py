@@ -1,4 +1,4 @@
-"""`TokenColumns`: how the tokens of many rows travel in one message.
+"""`TokenColumns`: the encoding of many rows' tokens in one message.
 
 A writer adds tokens row by row; a reader gets them back one by one, as plain tuples.
 """
@@ -19,7 +19,7 @@ _FINISH_REASONS = frozenset(sampling_pb2.FinishReason.values())
 
 
 class ColumnWriter:
-    """Tokens that wait to be sent. For a token of sample 0 that neither ends its row nor has
+    """Tokens waiting to be sent. For a token of sample 0 that neither ends its row nor has
     log-probabilities, the caller may append to `rows`, `first_indexes` and `token_ids` directly, to
     all three."""
 
@@ -42,8 +42,8 @@ class ColumnWriter:
         self.rows: list[int] = []
         self.first_indexes: list[int] = []
         self.token_ids: list[int] = []
-        self._counts: dict[int, int] = {}  # by place in `rows`, where it is not 1
-        self._samples: dict[int, int] = {}  # where it is not 0
+        self._counts: dict[int, int] = {}  # by index in `rows`, if not 1
+        self._samples: dict[int, int] = {}  # by index in `rows`, if not 0
         self._ends: list[tuple[int, sampling_pb2.FinishReason]] = []
         self._logprobs: list[tuple[int, Logprobs]] = []
 
@@ -67,7 +67,7 @@ class ColumnWriter:
         self._logprobs.append((len(self.token_ids) - back, logprobs))
 
     def __len__(self) -> int:
-        """How many tokens wait to be sent."""
+        """The number of tokens waiting to be sent."""
         return len(self.token_ids)
 
     def take(self) -> worker_pb2.TokenColumns:

@@ -1,4 +1,4 @@
-"""The one place where twolane's errors become a gRPC status, and a status becomes an error again.
+"""Translates twolane's errors to gRPC statuses and back. No other code does that.
 
 The status carries google.rpc details: ErrorInfo always (domain "twolane"), BadRequest with the
 field for invalid requests, RetryInfo for overload.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import grpc
 from google.protobuf import any_pb2
@@ -41,7 +41,7 @@ _CODE_OF: dict[type[errors.TwolaneError], int] = {
 
 
 def to_status(error: errors.TwolaneError) -> status_pb2.Status:
-    """The google.rpc.Status of an error of our tree."""
+    """The google.rpc.Status of a twolane error."""
     status = status_pb2.Status(code=_CODE_OF[type(error)], message=error.message)
     status.details.add().Pack(
         error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
@@ -58,21 +58,24 @@ def to_status(error: errors.TwolaneError) -> status_pb2.Status:
     return status
 
 
-async def abort(
-    context: grpc.aio.ServicerContext[Any, Any], error: errors.TwolaneError
-) -> NoReturn:
-    """End the call of `context` with the status of `error`. Never returns.
+async def end_call(context: grpc.aio.ServicerContext[Any, Any], error: errors.TwolaneError) -> None:
+    """End the call of `context` with the status of `error`. The handler must return then.
 
-    A client that has left by then cannot be told: that is a cancelled call, not a failure of ours.
+    If the client has already disconnected, the call counts as cancelled, not as failed.
     """
     try:
         await context.abort_with_status(rpc_status.to_status(to_status(error)))
     except grpc.aio.InternalError as lost:
         raise asyncio.CancelledError from lost
+    except grpc.aio.AbortError as aborted:
+        # gRPC keeps `aborted` with the call, and raises it again when the handler returns. With a
+        # traceback, which has the context and so the call, only the garbage collector would free
+        # the call. A request that keeps its error is in the same way in its traceback.
+        aborted.__traceback__ = aborted.__context__ = error.__traceback__ = None
 
 
 def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
-    """The error of our tree that a failed call stands for (sync or aio)."""
+    """The twolane error of a failed call, sync or aio."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return errors.InternalError(str(error))
     code = error.code()
@@ -97,22 +100,22 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
 
 
 def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
-    """Of a failed call, sync or aio. None where the status was replaced on the way: by gRPC, if the
-    trailers were too large, or by a proxy."""
+    """The google.rpc details of a failed call, sync or aio; empty if the status was replaced on the
+    way: by gRPC, if the trailers were too large, or by a proxy."""
     try:
         status = rpc_status.from_call(call)
-    except ValueError:  # its details are of another code
+    except ValueError:  # the details have a code other than the status
         return ()
     return () if status is None else status.details
 
 
-# Two of one status.
+# Errors that share a gRPC status with another one, by their reason.
 _ERROR_OF_REASON: dict[str, type[errors.TwolaneError]] = {
     kind.reason: kind for kind in (errors.UnknownSubmissionError, errors.TakenOverError)
 }
 
-# Besides RESOURCE_EXHAUSTED and INVALID_ARGUMENT, which have fields: every status that a failed
-# call can have. Those that no process of ours sends come from gRPC itself, or from a proxy.
+# Every status that a failed call can have, except RESOURCE_EXHAUSTED and INVALID_ARGUMENT, whose
+# errors have fields. Statuses that no process of ours sends come from gRPC itself or from a proxy.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,

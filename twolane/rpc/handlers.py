@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -30,6 +30,7 @@ from twolane.rpc import errors as rpc_errors
 from twolane.rpc.call_gate import CallGate, CallGateConfig, Context
 
 RequestT = TypeVar("RequestT", bound=Message)
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 StreamsHandler = Callable[[Context], Awaitable[None]]
 
 
@@ -37,7 +38,7 @@ def unary(
     request_type: type[RequestT],
     handler: Callable[[RequestT, Context], Awaitable[Message]],
     gate: CallGate | None = None,
-) -> grpc.RpcMethodHandler[Any, Any]:
+) -> Handler:
     """A unary method. Without a `gate` it gets its own, with the default bounds."""
 
     async def answer(request: RequestT, context: Context) -> None:
@@ -52,12 +53,13 @@ def unary_stream(
     gate: CallGate | None = None,
     *,
     check: Callable[[Context], None] = lambda context: None,
-) -> grpc.RpcMethodHandler[Any, Any]:
+) -> Handler:
     """A server-streaming method: `handler` writes the responses to the context. `check` may refuse
     a call before its message is read. `check` and `handler` count their own refusals; the gate
     counts all others. Without a `gate` it gets its own, with the default bounds.
 
-    gRPC is told that both directions stream, so that the gate decides when the message is read.
+    The method is declared to gRPC as streaming in both directions, so that the gate decides when
+    the message is read.
     """
 
     gate = gate or CallGate(CallGateConfig())
@@ -78,16 +80,14 @@ def unary_stream(
         except TwolaneError as error:
             if not is_counted:
                 gate.refused[error.reason.lower()] += 1
-            await rpc_errors.abort(context, error)
-        except grpc.aio.InternalError as lost:  # written to a client that has left
+            await rpc_errors.end_call(context, error)
+        except grpc.aio.InternalError as lost:  # a write to a client that has disconnected
             raise asyncio.CancelledError from lost
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
 
 
-def streams(
-    request_type: type[Message], handler: StreamsHandler
-) -> grpc.RpcMethodHandler[Any, Any]:
+def streams(request_type: type[Message], handler: StreamsHandler) -> Handler:
     """A bidirectional streaming method. Reading malformed bytes from the context, or from a link
     over it, raises `InvalidRequestError`; if the handler does not catch it, it becomes the stream's
     status."""
@@ -99,7 +99,7 @@ def streams(
         try:
             await handler(context)
         except TwolaneError as error:
-            await rpc_errors.abort(context, error)
+            await rpc_errors.end_call(context, error)
 
     return grpc.stream_stream_rpc_method_handler(
         handle,
@@ -114,7 +114,7 @@ def parse(request_type: type[RequestT], raw: bytes) -> RequestT:
         return request_type.FromString(raw)
     except DecodeError as error:
         raise InvalidRequestError(
-            f"these {len(raw)} bytes are no {request_type.DESCRIPTOR.full_name}: {error}",
+            f"these {len(raw)} bytes are not a {request_type.DESCRIPTOR.full_name}: {error}",
             metadata={"type": request_type.DESCRIPTOR.full_name, "value": str(len(raw))},
         ) from error
 

@@ -56,7 +56,7 @@ class GrpcLink(Generic[OutT, InT]):
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
-        self._unsent: deque[tuple[OutT, int]] = deque()  # with its bytes
+        self._unsent: deque[tuple[OutT, int]] = deque()  # each with its size in bytes
         self._unsent_bytes = 0
         self._wake = asyncio.Event()
         self._broken = asyncio.Event()
@@ -91,7 +91,7 @@ class GrpcLink(Generic[OutT, InT]):
             self._break("closed by peer")
             _raise_if_cancelled()
             raise LinkBrokenError(self._why)
-        if message is None:  # so a client's stream says that it could not parse one
+        if message is None:  # how a client's stream reports that it could not parse a message
             self._break("a malformed message")
             raise LinkBrokenError(self._why)
         received: InT = message
@@ -152,7 +152,7 @@ def _raise_if_cancelled() -> None:
 def _size(message: object) -> int:
     if isinstance(message, Message):
         return message.ByteSize()
-    assert isinstance(message, bytes), "a message is of protobuf, or serialised"
+    assert isinstance(message, bytes), "a message is protobuf, or serialised"
     return len(message)
 
 

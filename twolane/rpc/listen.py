@@ -80,43 +80,50 @@ def unreachable(bind_host: str, advertise_host: str, dialled_by: Iterable[str]) 
     )
 
 
-def port_range(text: str) -> range:
-    """Parse a range of ports like `7300-7399`, ends included. Raises ValueError."""
+def port_range(text: str, name: str = "ports") -> range:
+    """Parse the option `name`, a range of ports like `7300-7399`, ends included. Raises
+    ValueError."""
     first, dash, last = text.partition("-")
     if not (dash and first.strip().isdecimal() and last.strip().isdecimal()):
-        raise ValueError(f"ports is {text!r}; it must name the first and the last, like 7300-7399")
+        raise ValueError(f"{name} is {text!r}; it must name the first and the last, like 7300-7399")
     ports = range(int(first), int(last) + 1)
     if not ports or not ports.start or ports[-1] > MAX_PORT:
         raise ValueError(
-            f"ports is {text!r}; the first is at least 1, the last not before it and at most "
+            f"{name} is {text!r}; the first is at least 1, the last not before it and at most "
             f"{MAX_PORT}"
         )
     return ports
 
 
 def bind_port(
-    bind: Callable[[int], BoundT], host: str, port: int, option: str, ports: str = ""
+    bind: Callable[[int], BoundT],
+    host: str,
+    port: int,
+    option: str,
+    ports: str = "",
+    ports_option: str = "--ports",
 ) -> BoundT:
     """Call `bind`, which opens a listener at a port of `host`, and return its result.
 
-    It is called with `port`, which `option` sets; if that is 0 and a range `ports` is set, with the
-    first free port of the range. Raises `ListenError`, also if no port of the range is free.
+    It is called with `port`, which `option` sets; if that is 0 and `ports_option` sets a range
+    `ports`, with the first free port of the range. Raises `ListenError`, also if no port of
+    the range is free.
     """
     if port or not ports:
         with listening(host, port, option):
             return bind(port)
     for candidate in port_range(ports):
-        with listening(host, candidate, "--ports"):
+        with listening(host, candidate, ports_option):
             if try_listen(host, candidate) == IN_USE:
                 continue
             try:
                 return bind(candidate)
             except (RuntimeError, OSError):
-                if try_listen(host, candidate) != IN_USE:  # else another process was quicker
+                if try_listen(host, candidate) != IN_USE:  # else another process was faster
                     raise
     raise ListenError(
-        f"cannot listen on {bare(host)}: every port of {ports} (--ports) is in use; give this host "
-        "a larger range"
+        f"cannot listen on {bare(host)}: every port of {ports} ({ports_option}) is in use; give "
+        "this host a larger range"
     )
 
 
@@ -132,7 +139,7 @@ def listening(host: str, port: int, option: str) -> Iterator[None]:
 
 def try_listen(host: str, port: int, *, shares: bool = False) -> str:
     """Why no server could listen there now; empty if one can. With `shares`, other processes of
-    this user may listen there already, if they share the port, too."""
+    this user may already listen there, if they share the port as well."""
     try:
         found = socket.getaddrinfo(bare(host), port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
@@ -141,15 +148,15 @@ def try_listen(host: str, port: int, *, shares: bool = False) -> str:
                 if shares:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 probe.bind(address)
-                if not shares:  # else it would be given connections meanwhile
+                if not shares:  # a socket that shares the port would receive connections meanwhile
                     probe.listen()
     except socket.gaierror as error:
-        return f"{bare(host)} is no address: {error.strerror}"
+        return f"{bare(host)} is not an address: {error.strerror}"
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return IN_USE
         if error.errno == errno.EADDRNOTAVAIL:
-            return f"{bare(host)} is no address of this machine"
+            return f"{bare(host)} is not an address of this machine"
         return error.strerror or str(error)
     return ""
 
@@ -159,7 +166,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 def _are(host: str, test: Callable[[Address], bool]) -> bool:
     """Whether the host has addresses and all of them pass the test."""
-    if not host:  # which getaddrinfo takes for the loopback
+    if not host:  # getaddrinfo would return the loopback
         return False
     try:
         found = socket.getaddrinfo(bare(host), None, type=socket.SOCK_STREAM)

@@ -17,14 +17,14 @@ class LogRate:
         self._n_held: dict[Hashable, int] = {}
 
     def take(self, kind: Hashable, now: float) -> int:
-        """How many records the present one stands for: itself and those suppressed before it. 0: it
-        is to be suppressed, too."""
+        """The number of records that this one stands for: itself and those suppressed before it. 0
+        if it must be suppressed, too."""
         n_records = self._n_held.get(kind, 0) + 1
         if now < self._due.get(kind, now):
             self._n_held[kind] = n_records
             return 0
         if len(self._due) >= MAX_KINDS and kind not in self._due:
-            self._due.clear()  # a record too many is no harm
+            self._due.clear()  # a record too many does no harm
             self._n_held.clear()
         self._due[kind] = now + self._every_s
         self._n_held.pop(kind, None)

@@ -4,8 +4,8 @@ endpoint = MetricsEndpoint(registry)
 port = endpoint.bind("127.0.0.1", 0)
 await endpoint.start()
 
-In Prometheus' text format, or in OpenMetrics where the scraper asks for that. Other pages may be
-given by their path; what is none of them is 404.
+The format is Prometheus' text, or OpenMetrics if the scraper asks for it. Other pages can be added
+by path; all other paths are 404.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.openmetrics.exposition import ALLOWUTF8
 
 from twolane.errors import PermissionDeniedError, UnauthenticatedError
 from twolane.rpc.log_rate import LogRate
@@ -32,7 +34,8 @@ Headers = Mapping[str, str]  # by lower-case name
 Admit = Callable[[Mapping[str, Any] | None, Headers], object]  # the scraper's certificate
 Page = Callable[[Headers], tuple[bytes, str]]  # body and content type
 
-MOST_CONNECTIONS = 64  # at once; more are closed: their descriptors are for others
+# At once; more are closed, so that scrapers cannot use up the file descriptors.
+MOST_CONNECTIONS = 64
 _READ_S = 5.0
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family beside each
@@ -44,7 +47,7 @@ class _RefusedError(Exception):
 
 
 class MetricsEndpoint:
-    """What it shows is made on the event loop when somebody looks, so gauges need no locks."""
+    """Pages are generated on the event loop at each request, so gauges need no locks."""
 
     def __init__(
         self,
@@ -66,14 +69,15 @@ class MetricsEndpoint:
         self._log_rate = LogRate()
 
     def bind(self, host: str, port: int) -> int:
-        """Returns the port, which the system chooses if `port` is 0. Raises OSError."""
+        """Bind the endpoint and return the port, which the system chooses if `port` is 0. Raises
+        OSError."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self._listener = socket.create_server(found[0][4][:2], family=found[0][0])
         bound: int = self._listener.getsockname()[1]
         return bound
 
     async def start(self) -> None:
-        """Serve at the port that was bound."""
+        """Begin to serve at the bound port."""
         self._server = await asyncio.start_server(
             self._serve,
             sock=self._listener,
@@ -82,7 +86,7 @@ class MetricsEndpoint:
         )
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop serving. May be called twice."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -91,14 +95,17 @@ class MetricsEndpoint:
 
     def _metrics(self, headers: Headers) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(headers.get("accept", ""))
-        return encode(self._registry), content_type
+        if isinstance(encode, partial):
+            # The library's default replaces the colon in vllm:…; none of our names needs escapes.
+            encode = partial(encode, escaping=ALLOWUTF8)
+        return encode(self._registry), content_type.partition("; escaping")[0]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._n_connections += 1
         try:
             if self._n_connections > MOST_CONNECTIONS:
                 if n := self._log_rate.take("connection", time.monotonic()):
-                    text = "metrics: %d connections were closed, as there were %d already"
+                    text = "metrics: closed %d connections, because %d were open already"
                     log.warning(text, n, MOST_CONNECTIONS)
                 return
             async with asyncio.timeout(_READ_S):
@@ -107,7 +114,7 @@ class MetricsEndpoint:
                 writer.write(self._answer(head.decode("latin-1"), certificate))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            writer.transport.abort()  # a scraper that hangs up, or speaks no HTTP, gets nothing
+            writer.transport.abort()  # no response to a client that disconnects or sends no HTTP
         finally:
             self._n_connections -= 1
             writer.close()
@@ -126,7 +133,7 @@ class MetricsEndpoint:
             body = f"{error.message}\n".encode()
         except _RefusedError as refused:
             status = refused.status
-            body = f"{status.phrase}; there are {', '.join(self._pages)}\n".encode()
+            body = f"{status.phrase}; the pages are {', '.join(self._pages)}\n".encode()
         sent = b"" if method == "HEAD" else body
         return (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"

@@ -44,7 +44,7 @@ def _message(params: SamplingParams, names: Iterable[str]) -> sampling_pb2.Sampl
 
 
 def params_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    """The value of a message. Unset fields get the defaults of `SamplingParams`.
+    """The `SamplingParams` of a message. Unset fields get the defaults of `SamplingParams`.
 
     Raises `InvalidParameterError` naming the field that is out of its bound.
     """

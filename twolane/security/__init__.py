@@ -1,1 +1,2 @@
-"""Who calls: identities, certificates, keys, and what each role may do."""
+"""Authentication and authorisation: identities, certificates, API keys, and what each role may
+do."""

@@ -1,9 +1,9 @@
-"""Who may call which method, at every listener of ours. A method that is not here is refused.
+"""Which roles may call which method, for every listener. A method that is not listed is refused.
 
                                           without credentials on this machine
 GRPC_OPEN        Health/Check             yes, and from anywhere
 GRPC_LOCAL       reflection, Health/List  yes
-GRPC_ROLES       all of them              no, except as the listener's own caller (`Gate`)
+GRPC_ROLES       all of them              no, except as the listener's `anonymous` (`Gate`)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ANYBODY = frozenset(Role)
 
 
 def _inner(*roles: Role) -> frozenset[Role]:
-    """Processes of the cluster: also those on this machine that show its secret."""
+    """These roles, and processes on this machine that present the cluster's secret."""
     return frozenset({*roles, Role.LOCAL})
 
 
@@ -54,9 +54,12 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             "twolane.v1.PeerService",
             {
                 "GetClusterStatus": _inner(Role.ROUTER),
-                "DrainWorker": _inner(Role.ROUTER),
+                "DrainWorker": _inner(Role.ROUTER, Role.CONTROLLER),
                 "Cancel": _inner(Role.ROUTER),
                 "FindSubmissions": _inner(Role.ROUTER),
+                "Look": _inner(Role.ROUTER),
+                "PrepareConfig": _inner(Role.ROUTER),
+                "ApplyConfig": _inner(Role.ROUTER),
             },
         ),
         **_each(
@@ -67,6 +70,9 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
                 "Stop": _inner(Role.CONTROLLER),
                 "Fence": _inner(Role.CONTROLLER, *_OPERATORS),
                 "Watch": _inner(Role.CONTROLLER),
+                "KeepDesired": _inner(Role.CONTROLLER),
+                "ReadHostLog": _inner(Role.CONTROLLER, *_OPERATORS),
+                "ReadRevision": _inner(Role.CONTROLLER),
             },
         ),
         **_each(
@@ -81,7 +87,8 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             "twolane.v1.WorkerService",
             {
                 "Session": _inner(Role.ROUTER),
-                "Inspect": _inner(*_VIEWERS),
+                "Inspect": _inner(Role.ROUTER, *_VIEWERS),
+                "AnswerAlone": _inner(Role.ROUTER),
             },
         ),
         **_each("twolane.v1.TransferService", {"Connect": _inner(Role.WORKER)}),
@@ -89,8 +96,39 @@ GRPC_ROLES: Mapping[str, frozenset[Role]] = MappingProxyType(
             "twolane.v1.AdminService",
             {
                 "GetClusterStatus": _inner(*_VIEWERS),
-                "DrainWorker": _inner(*_OPERATORS),
+                "ListRequests": _inner(*_VIEWERS),
+                "GetRequest": _inner(*_VIEWERS),
+                "GetPages": _inner(*_VIEWERS),
+                "ListEvents": _inner(*_VIEWERS),
+                "WatchEvents": _inner(*_VIEWERS),
+                "ReadLog": _inner(*_OPERATORS),
                 "WatchDrain": _inner(*_VIEWERS),
+                "GetConfig": _inner(*_VIEWERS),
+                "Diagnose": _inner(*_VIEWERS),
+                "OpenConsole": _inner(*_VIEWERS),
+                "CancelRequest": _inner(*_OPERATORS),
+                "DrainWorker": _inner(*_OPERATORS),
+                "CheckCluster": _inner(*_OPERATORS),
+                "KillWorker": _inner(*_OPERATORS),
+                "CordonHost": _inner(*_OPERATORS),
+                "DrainHost": _inner(*_OPERATORS),
+                "ScalePools": _inner(*_OPERATORS),
+                "FlipWorker": _inner(*_OPERATORS),
+                "SetScaler": _inner(*_OPERATORS),
+                "StartRollout": _inner(*_OPERATORS),
+                "StepRollout": _inner(*_OPERATORS),
+                "SetConfig": _inner(*_OPERATORS),
+                "ReloadConfig": _inner(*_OPERATORS),
+            },
+        ),
+        **_each(
+            "externalscaler.ExternalScaler",
+            {
+                "IsActive": _VIEWERS,
+                "StreamIsActive": _VIEWERS,
+                "GetMetricSpec": _VIEWERS,
+                "GetMetrics": _VIEWERS,
+                "StreamMetricSpec": _VIEWERS,
             },
         ),
         **_each("grpc.health.v1.Health", {"Check": _ANYBODY, "List": _ANYBODY, "Watch": _ANYBODY}),
@@ -105,6 +143,12 @@ GRPC_LOCAL = frozenset(
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     }
 )
-HTTP_OPEN = frozenset({"/health"})  # all other paths of the clients' HTTP door, known or not:
-HTTP_ROLES = _CLIENTS
-METRICS_ROLES = _VIEWERS  # all pages beside the metrics
+# The console's page has no data: that is what it asks for.
+_PAGE = ("", "/console.css", "/console.js", "/chat.js", "/dom.js", "/scaler.js")
+HTTP_OPEN = frozenset({"/health", *(f"/console{name}" for name in _PAGE)})
+HTTP_ROLES = _CLIENTS  # for all other paths of the clients' HTTP door, whether they exist or not
+CONSOLE = "/console/"  # but these paths there, which have a gate of their own
+CONSOLE_ROLES = _VIEWERS
+CONSOLE_ACTS = frozenset({"/console/api/chat"})  # for operators
+CONSOLE_ACT_ROLES = _OPERATORS
+METRICS_ROLES = _VIEWERS  # for the metrics and all other pages of their endpoint

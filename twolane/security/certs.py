@@ -1,12 +1,11 @@
-"""Makes certificates: an authority in a directory, and what it issues beside it.
+"""Makes certificates: a certificate authority in a directory, and the certificates it issues there.
 
-    DIR/ca.crt  ca.key          the authority; ca.key is needed to issue and renew alone
+    DIR/ca.crt  ca.key          the authority; ca.key is needed only to issue and to renew
     DIR/decode-0.crt  .key      worker/decode-0
     DIR/node-a.crt  .csr        agent/node-a, whose key never left its host
 
-Keys are ECDSA P-256. The directory is its user's alone (0700), and so is every key (0600). Nothing
-is overwritten but by `renew`, which replaces each file in one step. The only module that needs
-`cryptography`.
+Keys are ECDSA P-256. Only the owner can access the directory (0700) and the keys (0600). Only
+`renew` overwrites files; it replaces each atomically. No other module needs `cryptography`.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from twolane.security.identity import Identity, Role, parse_identity
 from twolane.security.tls import server_name
 
 AUTHORITY_DAYS = 3650
-DAYS = 30  # of what the authority issues
-_CLOCKS_S = 300  # certificates begin so much earlier: clocks differ
+DAYS = 30  # for which an issued certificate is valid
+_CLOCKS_S = 300  # certificates are valid from this long before now, because clocks differ
 _CA, _NOBODY = "ca", "nobody"
 _REQUEST = ".csr"
 _PEM = serialization.Encoding.PEM
@@ -40,7 +39,7 @@ _SERVERS = frozenset({Role.ROUTER, Role.WORKER, Role.AGENT, Role.CONTROLLER})
 
 
 class CertsError(Exception):
-    """What stands in the way, and what to do about it."""
+    """A certificate cannot be made. The text says why, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,18 @@ class Issued:
 
     identity: str
     cert: Path
-    key: Path  # of one that was requested: beside the request, where that comes from
+    key: Path  # for a signed request, the key's path on the host that made the request
     hosts: tuple[str, ...]
     expires: datetime.datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """A request on disk for a certificate with that identity."""
+    """A signing request on disk for a certificate with that identity."""
 
     identity: str
     request: Path
-    key: Path  # beside it, where it comes from
+    key: Path  # beside the request, on the host that made it
     hosts: tuple[str, ...]
 
 
@@ -85,8 +84,8 @@ def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
 def issue(
     directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = (), days: int = DAYS
 ) -> list[Issued]:
-    """A certificate for each of `worker/decode-0`, `client/acme/alice`. `hosts` are the names and
-    addresses by which clients reach a router. Raises `CertsError`."""
+    """Issue a certificate for each identity, such as `worker/decode-0` or `client/acme/alice`.
+    `hosts` are the names and addresses by which clients reach a router. Raises `CertsError`."""
     wanted = [_parse(text) for text in identities]
     authority = _load_authority(directory)
     for identity in wanted:
@@ -97,8 +96,8 @@ def issue(
 def request(
     directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = ()
 ) -> list[Requested]:
-    """A key, and a request for a certificate, for each of them: the request goes to the authority,
-    the key stays here. Raises `CertsError`."""
+    """Make a key and a signing request for each identity. The request is sent to the authority; the
+    key stays here. Raises `CertsError`."""
     wanted = [_parse(text) for text in identities]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = []
@@ -116,20 +115,21 @@ def request(
 
 
 def read_request(path: Path) -> Requested:
-    """What a request asks for; whoever signs it must know that its sender may have that. Raises
-    `CertsError` for one that asks for no identity of ours, or is not signed with its own key."""
+    """Read a signing request. Whoever signs it must make sure that its sender may have that
+    identity. Raises `CertsError` if the request names no identity of twolane, or is not signed with
+    its own key."""
     identity, hosts, _ = _read_request(path)
     return Requested(str(identity), path, path.with_suffix(".key"), hosts)
 
 
 def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
-    """The certificate that a request asks for, by the authority in `directory`, beside the request.
-    One that is there is replaced. Raises `CertsError`."""
+    """Sign a request with the authority in `directory`. The certificate is written beside the
+    request and replaces an earlier one. Raises `CertsError`."""
     return _sign(path, days, _load_authority(directory))
 
 
 def write_nobody(directory: Path) -> tuple[Path, Path]:
-    """What callers without a certificate show, and its key, which is public
+    """Write the certificate that callers without their own present, and its public key file
     (`twolane.security.nobody`). Raises `CertsError`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     cert, key = _paths(directory, _NOBODY)
@@ -138,9 +138,9 @@ def write_nobody(directory: Path) -> tuple[Path, Path]:
 
 
 def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
-    """New keys and certificates in place of those with these file names; of all if none is named.
-    One that was requested keeps its key: its request is signed again. Processes take them at their
-    next handshake. Raises `CertsError`."""
+    """Replace the keys and certificates with these file names, or all if none is named. A
+    certificate that was requested keeps its key: its request is signed again. Processes use the new
+    files from their next handshake. Raises `CertsError`."""
     authority = _load_authority(directory)
     found = sorted(p.stem for p in directory.glob("*.crt") if p.stem not in (_CA, _NOBODY))
     missing = [name for name in names if name not in found]
@@ -184,7 +184,7 @@ def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCur
     except OSError as error:
         raise CertsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, x509.ExtensionNotFound) as error:
-        raise CertsError(f"{path} is no request of `twolane certs request`: {error}") from error
+        raise CertsError(f"{path} is not a request of `twolane certs request`: {error}") from error
     if not found.is_signature_valid:  # guard: own key
         raise CertsError(f"{path} is not signed with the key that it is for")
     if not (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == ec.SECP256R1.name):
@@ -193,8 +193,8 @@ def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCur
 
 
 def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
-    """The key goes first: a process that looks in between finds that the two do not belong
-    together, and keeps what it has."""
+    """The key is replaced first: a process that reads the files in between finds that they do not
+    match, and keeps those it has."""
     request_path = paths[0].with_suffix(_REQUEST)
     if request_path.exists():
         return _sign(request_path, days, by)
@@ -238,12 +238,13 @@ def _leaf(
 
 
 def _names(identity: Identity, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """Of a certificate: its identity, and where a server is found. Raises `CertsError`."""
+    """The alternative names of a certificate: its identity and, for a server, its hosts. Raises
+    `CertsError`."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
     if identity.role in _SERVERS:
         return [*names, x509.DNSName(server_name(identity.role)), *map(_host, hosts)]
     if hosts:
-        raise CertsError(f"{identity} is no server: leave --host out")
+        raise CertsError(f"{identity} is not a server: leave --host out")
     return names
 
 
@@ -287,12 +288,12 @@ def _host(text: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not _HOST.fullmatch(text):
-        raise CertsError(f"--host {text} is no name or address of a host")
+        raise CertsError(f"--host {text} is not a host name or address")
     return x509.DNSName(text)
 
 
 def _hosts(cert: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str, ...]:
-    """The hosts that a certificate is for, without the name of its role."""
+    """The host names and addresses in a certificate, without the name of its role."""
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     dns = [n for n in names.get_values_for_type(x509.DNSName) if n not in _ROLE_NAMES]
     return (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
@@ -328,7 +329,7 @@ def _load_authority(directory: Path) -> _Authority:
     try:
         loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
         if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise CertsError(f"{key} is no ECDSA key")
+            raise CertsError(f"{key} is not an ECDSA key")
         return _Authority(x509.load_pem_x509_certificate(cert.read_bytes()), loaded)
     except FileNotFoundError as error:
         raise CertsError(
@@ -345,7 +346,7 @@ def _secret_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(contents: Mapping[Path, bytes]) -> None:
-    """New files; keys are their user's alone. Raises `CertsError` if one is there."""
+    """Create files; only their owner can read keys. Raises `CertsError` if one exists."""
     for path, content in contents.items():
         mode = 0o600 if ".key" in path.suffixes else 0o644
         try:
@@ -357,10 +358,10 @@ def _write(contents: Mapping[Path, bytes]) -> None:
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:
-    """As `_write`, each in one step, whatever is there."""
+    """As `_write`, but replace existing files, each atomically."""
     drafts = {path.with_name(f".{path.name}.new"): path for path in contents}
     for draft in drafts:
-        draft.unlink(missing_ok=True)  # of a renewal that was interrupted
+        draft.unlink(missing_ok=True)  # left by a renewal that was interrupted
     _write({draft: contents[path] for draft, path in drafts.items()})
     for draft, path in drafts.items():
         os.replace(draft, path)

@@ -4,6 +4,7 @@ current = "prod"                         ~/.config/twolane/config.toml
 
 [contexts.prod]
 endpoint = "gpu-a:7200"
+admin_endpoint = "gpu-a:7210"             for operators and viewers
 ca = "certs/ca.crt"                      paths are relative to the file's directory
 cert = "certs/acme-alice.crt"
 key = "certs/acme-alice.key"
@@ -30,6 +31,7 @@ class Context:
     """A cluster: its address and the client's credentials. Empty fields are unset."""
 
     endpoint: str = ""
+    admin_endpoint: str = ""  # of operators: a router's --admin-port, or unix:PATH
     ca: str = ""
     cert: str = ""
     key: str = ""

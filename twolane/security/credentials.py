@@ -1,11 +1,12 @@
-"""How a process of a cluster protects what it listens at, and what it calls.
+"""How a process of a cluster protects its listeners and its calls.
 
-    address             a listener there                          a call there
-    loopback, unix:     plain; callers show the secret            plain, shows the secret
-    any other           TLS; callers show a certificate           TLS, shows its certificate
-      without files     does not start, unless `insecure`         plain, shows nothing
+    address             a listener                                a call
+    loopback, unix:     plain; callers present the secret         plain, presents the secret
+    any other           TLS; callers present a certificate        TLS, presents its certificate
+      without files     does not start                            plain, presents nothing
+      `insecure`        plain; callers present the secret         plain, presents the secret
 
-One rule for every listener and every channel between processes.
+The same rule holds for every listener and every channel between processes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from functools import partial
 
 import grpc
 
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.rpc.listen import ListenError, bind_port, is_local, join
-from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.secret import new_secret, shown
 from twolane.rpc.shared_port import SharedPort
 from twolane.security.gate import Gate, KeyCheck
@@ -37,23 +38,24 @@ _UNIX = "unix:"
 
 
 class UnprotectedError(ListenError):
-    """A listener that other machines reach, without TLS."""
+    """A listener that other machines can reach has no TLS."""
 
 
 class Protection(enum.Enum):
-    """Of a listener."""
+    """How a listener is protected."""
 
-    LOCAL = "local"  # no other machine reaches it
+    LOCAL = "local"  # no other machine can reach it
     TLS = "tls"
-    INSECURE = "insecure"  # plain though other machines reach it: the operator allowed that
+    INSECURE = "insecure"  # plain though other machines can reach it: the operator allowed that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a process shows others, and whether it listens without TLS.
+    """What a process presents to others, and whether it may listen without TLS.
 
-    `secret` is what processes of one cluster show each other on one machine, `tls` the files for
-    all that leaves the machine, `insecure` allows listeners beyond the loopback without them.
+    `secret` is what processes of one cluster present to each other on one machine. `tls` are the
+    files for all traffic that leaves the machine. `insecure` allows listeners beyond the loopback
+    without them.
     """
 
     secret: str = field(default_factory=new_secret, repr=False)
@@ -61,7 +63,8 @@ class Credentials:
     insecure: bool = False
 
     def protection(self, host: str, option: str) -> Protection:
-        """Of a listener at `host`, which `option` sets. Raises `UnprotectedError`."""
+        """The protection of a listener at `host`, which `option` sets. Raises
+        `UnprotectedError`."""
         if is_local(host):
             return Protection.LOCAL
         if self.tls is not None:
@@ -69,8 +72,8 @@ class Credentials:
         if self.insecure:
             return Protection.INSECURE
         raise UnprotectedError(
-            f"{option} {host} is not this machine alone, so it needs TLS: --tls-ca, --tls-cert and "
-            "--tls-key, with files of `twolane certs` or your own"
+            f"{option} {host} can be reached from other machines, so it needs TLS: --tls-ca, "
+            "--tls-cert and --tls-key, with files from `twolane certs` or your own"
         )
 
     def gate(
@@ -84,8 +87,8 @@ class Credentials:
         anonymous: Identity | None = None,
         keys: KeyCheck | None = None,
     ) -> Gate:
-        """Of the listener at `host`, which `option` sets. `advertised` is what others dial instead
-        of `host`. Raises `ListenError`."""
+        """The gate of the listener at `host`, which `option` sets. `advertised` is the address that
+        others dial instead of `host`. Raises `ListenError`."""
         protection = self.protection(host, option)
         if protection is Protection.TLS and advertised and is_local(advertised):
             raise ListenError(
@@ -110,7 +113,7 @@ class Credentials:
         ports: str = "",
         certificate: ssl.VerifyMode = ssl.CERT_REQUIRED,
     ) -> int:
-        """Have `server` listen there, and return the port, which is from the range `ports` if
+        """Make `server` listen at `host`, and return the port, which is from the range `ports` if
         `port` is 0 (`twolane.rpc.listen.bind_port`). Raises `ListenError`."""
         make = None
         if self.protection(host, option) is Protection.TLS:
@@ -132,7 +135,8 @@ class Credentials:
     def ssl_context(
         self, host: str, option: str, *, certificate: ssl.VerifyMode = ssl.CERT_REQUIRED
     ) -> ssl.SSLContext | None:
-        """Of an asyncio server at `host`; None: it is plain. Raises `ListenError`."""
+        """The TLS context of an asyncio server at `host`; None if it is plain. Raises
+        `ListenError`."""
         if self.protection(host, option) is not Protection.TLS:
             return None
         assert self.tls is not None
@@ -142,7 +146,7 @@ class Credentials:
             raise ListenError(str(error)) from error
 
     def check(self, host: str, option: str) -> None:
-        """Raises what opening a listener at `host` would raise."""
+        """Raise what opening a listener at `host` would raise."""
         if self.protection(host, option) is Protection.TLS:
             assert self.tls is not None
             try:
@@ -151,8 +155,8 @@ class Credentials:
                 raise ListenError(str(error)) from error
 
     def channel(self, endpoint: str, role: Role) -> grpc.aio.Channel:
-        """To a process of that role. Its files are read now: a channel that is made anew has the
-        certificates of today. Raises `TlsFilesError`."""
+        """A channel to a process of that role. The files are read now, so a new channel has the
+        present certificates. Raises `TlsFilesError`."""
         if self.tls is None or is_local(_host(endpoint)):
             return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
         name = ("grpc.ssl_target_name_override", server_name(role))
@@ -161,12 +165,14 @@ class Credentials:
         )
 
     def check_calls(self, endpoint: str, option: str) -> None:
-        """Raises `ListenError` if calls there would be plain, or cannot be made with these files.
-        For endpoints that are known at the start; others fail when they are dialled."""
+        """Raise `ListenError` if calls to `endpoint` would be plain, or cannot be made with these
+        files. Meant for endpoints that are known at the start; calls to others fail when they are
+        dialled."""
         self.check(_host(endpoint), option)
 
     def metadata(self, endpoint: str) -> tuple[tuple[str, str], ...]:
-        """Of calls there. The secret never leaves the machine, unless the operator allowed that."""
+        """The metadata of calls to `endpoint`. The secret leaves the machine only if the operator
+        allowed that."""
         is_plain = self.tls is None and self.insecure
         return shown(self.secret) if is_local(_host(endpoint)) or is_plain else ()
 

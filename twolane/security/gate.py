@@ -8,7 +8,7 @@
     server = grpc.aio.server(interceptors=[gate])
     identity = gate.identity(context)           in a handler
 
-No message of a refused call is read.
+The messages of a refused call are never read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AUTHORIZATION = "authorization"
 _BEARER = "bearer "
 
 Context = Any  # grpc.aio.ServicerContext; the stubs leave half of it out
-Handler = Any  # grpc.RpcMethodHandler; generic in the stubs alone
+Handler = Any  # grpc.RpcMethodHandler; generic only in the stubs
 KeyCheck = Callable[[str], Identity]  # an API key's caller; raises UnauthenticatedError
 
 
@@ -164,15 +164,15 @@ class Gate(grpc.aio.ServerInterceptor):
         guarded = self._guarded.get(method)
         if guarded is None:
             handler = await continuation(details)
-            if handler is None:  # callers choose these names: they are not kept
+            if handler is None:  # callers choose these names, so they are not stored
                 return self._guard(method, _NO_METHOD)
             guarded = self._guarded[method] = self._guard(method, handler)
         return guarded
 
     def _guard(self, method: str, handler: Handler) -> Handler:
-        """Wrap `handler` with the check. All our handlers are streaming ones, so that gRPC reads no
+        """Wrap `handler` with the check. All our handlers are streaming handlers, so gRPC reads no
         message before the check (`twolane.rpc.handlers`)."""
-        assert handler.stream_stream is not None, f"{method} is not of twolane.rpc.handlers"
+        assert handler.stream_stream is not None, f"{method} was not made by twolane.rpc.handlers"
         serve = handler.stream_stream
 
         async def guarded(requests: object, context: Context) -> None:
@@ -183,8 +183,9 @@ class Gate(grpc.aio.ServerInterceptor):
                     self.check(method, lambda: self.identity(context))
             except TwolaneError as error:
                 self._log(method, context.peer(), error)
-                await rpc_errors.abort(context, error)
-            await serve(requests, context)
+                await rpc_errors.end_call(context, error)
+            else:
+                await serve(requests, context)
 
         return grpc.stream_stream_rpc_method_handler(
             guarded, handler.request_deserializer, handler.response_serializer
@@ -193,13 +194,13 @@ class Gate(grpc.aio.ServerInterceptor):
     def _wanted(self) -> str:
         """Which credentials would be accepted here, for an error message."""
         if not self._is_private:
-            return "show a certificate" + (" or an API key" if self._keys else "")
+            return "present a certificate" + (" or an API key" if self._keys else "")
         if self._keys is not None:
             return (
-                "show an API key, as `authorization: Bearer tl_…`; twolane's clients show that of "
-                "TWOLANE_API_KEY"
+                "present an API key, as `authorization: Bearer tl_…`; twolane's clients send the "
+                "one in TWOLANE_API_KEY"
             )
-        return "this is for processes that show the cluster's secret (--secret-file)"
+        return "only processes that present the cluster's secret may call this (--secret-file)"
 
     def _log(self, method: str, peer: str, error: TwolaneError) -> None:
         n = self._log_rate.take(error.reason, asyncio.get_running_loop().time())

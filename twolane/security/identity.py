@@ -1,4 +1,4 @@
-"""Identities: who makes a call."""
+"""Identities: the roles and names of callers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _TRUST = "spiffe://twolane/"
-_PART = re.compile(r"[A-Za-z0-9._-]{1,100}")  # what SPIFFE takes, and file names do
+_PART = re.compile(r"[A-Za-z0-9._-]{1,100}")  # allowed in SPIFFE ids and in file names
 
 
 class Role(StrEnum):
@@ -57,14 +57,14 @@ def parse_identity(text: str) -> Identity:
     role, *names = text.removeprefix(_TRUST).split("/")
     roles = [each.value for each in Role if each is not Role.LOCAL]
     if role not in roles:
-        raise ValueError(f"{role!r} is no role; the roles are {', '.join(roles)}")
+        raise ValueError(f"{role!r} is not a role; the roles are {', '.join(roles)}")
     wanted = ["TENANT", "NAME"] if role == Role.CLIENT else ["NAME"]
     if len(names) != len(wanted) or not all(map(_PART.fullmatch, names)):
         raise ValueError(
-            f"{text!r} is no identity; it must be {'/'.join([role, *wanted])}, of letters, digits "
-            "and ._-"
+            f"{text!r} is not an identity; it must be {'/'.join([role, *wanted])}, with letters, "
+            "digits and ._-"
         )
     return Identity(Role(role), names[-1], names[0] if len(names) > 1 else "")
 
 
-ANONYMOUS = Identity(Role.CLIENT)  # at a door for clients that asks for nothing
+ANONYMOUS = Identity(Role.CLIENT)  # the caller at a clients' door that requires no credentials

@@ -31,7 +31,7 @@ KEY_PREFIX = "tl"
 ROLES = (Role.CLIENT, Role.VIEWER, Role.OPERATOR)
 HOW_TO_GET_ONE = "an operator makes one with `twolane auth create-key`"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_NO_DIGEST = sha256(b"").hexdigest()  # compared with when there is no such key
+_NO_DIGEST = sha256(b"").hexdigest()  # compared with if there is no such key
 
 MaybeTenant = Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^$")]
 TenantName = Annotated[str, msgspec.Meta(pattern=_NAME)]
@@ -102,7 +102,7 @@ def find_key(keys: dict[str, ApiKey], shown: str, now: datetime) -> ApiKey:
     key_id, _, secret = rest.partition("_")
     if prefix != KEY_PREFIX or not key_id or not secret:
         raise UnauthenticatedError(
-            f"that is no API key of twolane's, {KEY_PREFIX}_<id>_<secret>; {HOW_TO_GET_ONE}"
+            f"this is not a twolane API key, {KEY_PREFIX}_<id>_<secret>; {HOW_TO_GET_ONE}"
         )
     key = keys.get(key_id)
     known = _NO_DIGEST if key is None else key.sha256
@@ -125,7 +125,7 @@ def digest(secret: str) -> str:
 def read_keys(path: Path) -> KeyRing:
     """Read a key file. Raises `KeyFileError` if it is missing or not YAML, if a field is unknown,
     missing or invalid, or if an id occurs twice."""
-    import yaml  # for those alone that have such a file
+    import yaml  # needed only with a key file
 
     try:
         value: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -147,7 +147,7 @@ def fault_of(ring: KeyRing) -> str:
     seen: set[str] = set()
     for key in ring.keys:
         if key.id in seen:
-            return f"key {key.id} is there twice"
+            return f"key {key.id} occurs twice"
         seen.add(key.id)
         if key.role not in ROLES:
             return f"key {key.id} is for a {key.role}; keys are for {', '.join(ROLES)}"

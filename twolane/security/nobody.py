@@ -1,8 +1,9 @@
-"""The certificate of callers who have none.
+"""The certificate of callers who have none of their own.
 
-A gRPC server either demands a certificate or asks for none. A door that takes certificates and API
-keys demands one, and callers without their own show this one, which everybody has: its key below is
-public, and it names nobody. It can sign no other certificate, as it is no authority's.
+A gRPC server either requires a client certificate or requests none. A door that accepts
+certificates and API keys requires one, and callers without their own present this one. Everybody
+has it: its key below is public, and it names no identity. It is not an authority's certificate, so
+it can sign no other.
 """
 
 from __future__ import annotations
@@ -30,5 +31,5 @@ Z3XpxO8OQIpXWmV92dpGhkSECJfvw3opv9wi3TUWwRuueQzVvPbFr/cz
 
 
 def is_nobody(cert: bytes) -> bool:
-    """Whether that PEM, as gRPC gives a caller's certificate, is this one."""
+    """Whether `cert`, a caller's certificate as PEM from gRPC, is this one."""
     return cert == CERT

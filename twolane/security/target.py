@@ -27,8 +27,8 @@ from twolane.config import (
     named_endpoint,
 )
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.rpc.listen import host_of, is_local
-from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.security import nobody
 from twolane.security.contexts import Context, read_contexts
 from twolane.security.tls import TlsFiles, TlsFilesError, channel_credentials
@@ -73,6 +73,18 @@ class Target:
             credentials = grpc.ssl_channel_credentials(_read(self.ca), nobody.KEY, nobody.CERT)
         return grpc.aio.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
 
+    def blocking_channel(self) -> grpc.Channel:
+        """As `channel`, for calls that block."""
+        if not self.ca:
+            return grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
+        try:
+            credentials = channel_credentials(
+                TlsFiles(Path(self.ca), Path(self.cert), Path(self.key))
+            )
+        except TlsFilesError as error:
+            raise InvalidRequestError(str(error), field="cert") from error
+        return grpc.secure_channel(self.endpoint, credentials, options=CHANNEL_OPTIONS)
+
     def stamp(self) -> Stamp:
         """A value that changes when a file is replaced; a new `channel` then has new
         certificates."""
@@ -109,6 +121,29 @@ def find_target(endpoint: str | None, config: ClientConfig) -> Target:
             "api_key", "…", "sent over TLS: name the server's authority with ca (--ca)"
         )
     return target
+
+
+def find_admin_target(endpoint: str | None, config: ClientConfig) -> Target | None:
+    """Where operators call, and with which certificate: `endpoint`, or the context's
+    `admin_endpoint`. None if neither is set. Raises `InvalidRequestError`."""
+    context = _context(config, is_named=bool(endpoint))
+    named = endpoint or context.admin_endpoint
+    if not named:
+        return None
+    check_endpoint(named)
+    if named.startswith(_UNIX):
+        return Target(named)
+    ca, cert, key = (
+        str(getattr(config, name) or getattr(context, name)) for name in ("ca", "cert", "key")
+    )
+    if not (ca and cert and key):
+        raise InvalidParameterError(
+            "cert",
+            cert,
+            "an operator's or a viewer's, with its key and the server's authority: --ca, --cert "
+            "and --key, or a context that has them",
+        )
+    return Target(named, ca, cert, key)
 
 
 def _context(config: ClientConfig, *, is_named: bool) -> Context:

@@ -1,15 +1,15 @@
-"""TLS for gRPC and for asyncio: the files of a process, read again whenever they change.
+"""TLS for gRPC and for asyncio: the certificate files of a process, reread when they change.
 
-    server_credentials(files)    a gRPC server; looks at the files at each handshake
-    channel_credentials(files)   a gRPC channel; looks at the files when it is made
-    server_context(files)        an asyncio server; looks at the files at each handshake
+    server_credentials(files)    a gRPC server; checks the files at each handshake
+    channel_credentials(files)   a gRPC channel; reads the files when it is made
+    server_context(files)        an asyncio server; checks the files at each handshake
     client_context(files)        a socket or HTTP client; reads the files once
 
-Files that cannot be used are refused at the start (`TlsFilesError`). If they become so later, the
-certificate that is loaded stays in use and the log says why: a rotation replaces two files one
-after the other, and between the two they do not belong together.
+Files that cannot be used are refused at the start (`TlsFilesError`). If they become unusable later,
+the loaded certificate stays in use and the reason is logged: a rotation replaces certificate and
+key one after the other, and in between they do not match.
 
-Only the standard library and gRPC are needed here; `twolane.security.certs` makes certificates.
+This module needs only the standard library and gRPC; `twolane.security.certs` makes certificates.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from twolane.security.identity import Role
 
 log = logging.getLogger(__name__)
 
-_TRIES, _PAUSE_S = 10, 0.01  # a renewal takes less
+_TRIES, _PAUSE_S = 10, 0.01  # longer than a renewal takes
 Stamp = tuple[tuple[int, int, int], ...]
 NAME = "{name}"  # in a path: the name of the process, decode-0 or router-0
 _SPIFFE = "spiffe://"
 
 
 class TlsFilesError(Exception):
-    """Names the file and what is wrong with it."""
+    """A TLS file cannot be used. The text names the file and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +60,24 @@ class TlsFiles:
 
 
 def server_name(role: Role) -> str:
-    """The DNS name that is in each certificate of that role (`router.twolane`). Inside a cluster a
-    server is verified by its role: addresses change, and are known from members that proved
-    theirs."""
+    """The DNS name in each certificate of that role (`router.twolane`). Inside a cluster a server
+    is verified by its role, not by its address: addresses change, and come from members that were
+    authenticated."""
     return f"{role.value}.twolane"
 
 
 def check_files(files: TlsFiles) -> None:
-    """Raises `TlsFilesError` unless all can be read, and the key is the certificate's."""
+    """Raise `TlsFilesError` unless all files can be read and the key matches the certificate."""
     _read(files)
 
 
 def server_credentials(
     files: TlsFiles, *, certificate: ssl.VerifyMode = ssl.CERT_REQUIRED
 ) -> grpc.ServerCredentials:
-    """For one `add_secure_port`: gRPC asks each server for changes. `certificate`: whether callers
-    must show one, may, or are not asked. gRPC ends every handshake without one that it asks for, so
-    where they may, those who have none show `nobody`'s. Raises `TlsFilesError`."""
+    """Credentials for one `add_secure_port`: gRPC polls each server's credentials for changes.
+    `certificate` says whether callers must present a certificate, may, or are not asked for one. If
+    gRPC asks for a certificate, it fails every handshake without one; so where certificates are
+    optional, callers without their own present `nobody`'s. Raises `TlsFilesError`."""
     watched = _Watched(files)
     others = b"\n" + nobody.CERT if certificate is ssl.CERT_OPTIONAL else b""
 
@@ -86,7 +87,8 @@ def server_credentials(
         )
 
     def fetch() -> Any:
-        """None: as before. On a thread of gRPC's; an exception would fail the handshake."""
+        """The new configuration; None if nothing has changed. Runs on a gRPC thread; an exception
+        would fail the handshake."""
         return configuration() if watched.try_refresh() else None
 
     return grpc.dynamic_ssl_server_credentials(
@@ -95,7 +97,7 @@ def server_credentials(
 
 
 def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """For `secure_channel`. Raises `TlsFilesError`."""
+    """Credentials for `secure_channel`. Raises `TlsFilesError`."""
     watched = _watched(files)
     watched.try_refresh()
     pem = watched.pem
@@ -105,15 +107,15 @@ def channel_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
 def server_context(
     files: TlsFiles, *, certificate: ssl.VerifyMode, listener: str = "the server"
 ) -> ssl.SSLContext:
-    """For `asyncio.start_server(ssl=…)`. `certificate`: whether callers must show one, may, or are
-    not asked. The log says now and then why handshakes at the `listener` fail: asyncio does not.
-    Raises `TlsFilesError`."""
+    """The context for `asyncio.start_server(ssl=…)`. `certificate` says whether callers must
+    present a certificate, may, or are not asked for one. Failed handshakes at the `listener` are
+    logged at a limited rate, because asyncio does not log them. Raises `TlsFilesError`."""
     watched = _Watched(files)
     current = context = _server_context(watched.files, certificate)
     context.sslobject_class = _logged(listener)
 
     def choose(connection: ssl.SSLObject, name: str | None, of: ssl.SSLContext) -> None:
-        """OpenSSL asks at each handshake, whether or not the caller names a server."""
+        """OpenSSL calls this at each handshake, even if the caller names no server."""
         nonlocal current
         if watched.try_refresh():
             current = _server_context(watched.files, certificate)
@@ -124,7 +126,8 @@ def server_context(
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Raises `TlsFilesError`. Name the server as `server_name(role)`."""
+    """The context of a socket or HTTP client, which must use `server_name(role)` as the server's
+    name. Raises `TlsFilesError`."""
     _read(files)
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(files.ca))
     context.load_cert_chain(files.cert, files.key)
@@ -140,7 +143,8 @@ def spiffe_uri(certificate: Mapping[str, Any] | None) -> str | None:
 
 
 def _logged(listener: str) -> type[ssl.SSLObject]:
-    """Of the server's end of a connection: one that logs why its handshake fails."""
+    """An `SSLObject` class for the server's end of a connection, which logs why a handshake
+    fails."""
     rate = LogRate()
 
     class Logged(ssl.SSLObject):
@@ -166,17 +170,17 @@ class _Pem:
 
 
 class _Watched:
-    """Files, and what they held when they last belonged together. May be used on any thread: two
+    """TLS files, and their contents when they last matched. May be used on any thread: two threads
     that refresh at once read the same files."""
 
     def __init__(self, files: TlsFiles) -> None:
         self.files = files
         self.pem = _read_patiently(files)
-        self._stamp: Stamp | None = None  # of what `pem` is; None: look again
+        self._stamp: Stamp | None = None  # of the files read into `pem`; None: check again
         self._log_rate = LogRate()
 
     def try_refresh(self) -> bool:
-        """True: they have changed and `pem` is what they hold now."""
+        """Reread the files if they have changed. True if `pem` now has new contents."""
         try:
             stamp = _stamp(self.files)
             if stamp == self._stamp:
@@ -188,7 +192,7 @@ class _Watched:
                 return False
         except (OSError, TlsFilesError) as error:
             if self._log_rate.take("files", time.monotonic()):
-                log.warning("the certificate in use stays: %s", error)
+                log.warning("the certificate was not replaced, the old one stays in use: %s", error)
             return False
         log.info("the certificate %s has changed and is in use", self.files.cert)
         return True
@@ -196,18 +200,18 @@ class _Watched:
 
 @cache
 def _watched(files: TlsFiles) -> _Watched:
-    """Shared by all channels with these files."""
+    """The one `_Watched` that all channels with these files share."""
     return _Watched(files)
 
 
 def _stamp(files: TlsFiles) -> Stamp:
-    """Changes when one of the files is written or replaced. Raises OSError."""
+    """A value that changes when one of the files is written or replaced. Raises OSError."""
     facts = (path.stat() for path in (files.ca, files.cert, files.key))
     return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in facts)
 
 
 def _read_patiently(files: TlsFiles) -> _Pem:
-    """As `_read`, but a renewal that is just replacing the files is waited for."""
+    """As `_read`, but wait for a renewal that is replacing the files."""
     for _ in range(_TRIES):
         try:
             return _read(files)
@@ -221,7 +225,7 @@ def _read(files: TlsFiles) -> _Pem:
     pem = _bytes_of(files)
     _server_context(files, ssl.CERT_NONE)
     if _bytes_of(files) != pem:
-        raise TlsFilesError(f"{files.cert} and {files.key} are just being replaced")
+        raise TlsFilesError(f"{files.cert} and {files.key} are being replaced")
     return pem
 
 
@@ -242,7 +246,7 @@ def _server_context(files: TlsFiles, certificate: ssl.VerifyMode) -> ssl.SSLCont
     try:
         context.load_cert_chain(files.cert, files.key)
     except (OSError, ValueError) as error:
-        text = f"tls_cert and tls_key: {files.cert} and {files.key} are no certificate and its key"
+        text = f"tls_cert and tls_key: {files.cert} and {files.key} do not match or are invalid"
         raise TlsFilesError(f"{text}: {_reason(error)}") from error
     try:
         context.load_verify_locations(files.ca)
@@ -253,13 +257,13 @@ def _server_context(files: TlsFiles, certificate: ssl.VerifyMode) -> ssl.SSLCont
 
 
 def _why(error: ssl.SSLError) -> str:
-    """certificate has expired; http request"""
+    """A reason such as `certificate has expired` or `http request`."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return _reason(error)
 
 
 def _reason(error: Exception) -> str:
-    """KEY_VALUES_MISMATCH, in words: key values mismatch."""
+    """The reason in words: `key values mismatch` for KEY_VALUES_MISMATCH."""
     reason = getattr(error, "reason", None)
     return str(reason).lower().replace("_", " ") if reason else str(error)

@@ -1,4 +1,4 @@
-"""Doubles and helpers for tests, ours and yours: `start_local()` runs a whole cluster."""
+"""Test doubles and helpers, for twolane's tests and for yours: `start_local()` runs a cluster."""
 
 from twolane.testing.local import LocalCluster, start_local
 

@@ -1,4 +1,4 @@
-"""Checks, before a process is started that needs it, whether the extra `[serve]` is installed."""
+"""Checks whether the extra `[serve]` is installed, before a process that needs it is started."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SERVE_MODULES = (
 )
 
 
-MODEL_MODULES = ("safetensors", "torch")  # a fake engine does without
+MODEL_MODULES = ("safetensors", "torch")  # not needed by the fake engine
 
 
 def missing_for_serving(launcher: str | None, engine: str | None = None) -> str | None:
-    """A message for the user if packages are missing, or None. Ray is needed only by its launcher.
-    A `launcher` of None means that a file, not read yet, may set it."""
+    """A message that names a missing package, or None if none is missing. Only the launcher "ray"
+    needs Ray; pass None for a launcher that is not known yet."""
     needed = [*SERVE_MODULES]
     needed += MODEL_MODULES if engine != "fake" else ()
     needed += ("ray",) if launcher == "ray" else ()

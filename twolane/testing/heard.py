@@ -11,7 +11,7 @@ from twolane.v1 import sampling_pb2, worker_pb2
 
 @dataclass(frozen=True, slots=True)
 class HeardToken:
-    """One token, and the kind of message that it came in."""
+    """One token, and the role of the sender."""
 
     role: worker_pb2.Role
     row: int
@@ -21,10 +21,10 @@ class HeardToken:
     logprobs: Logprobs | None = None
 
 
-def heard(told: Iterable[worker_pb2.TokenColumns]) -> list[HeardToken]:
+def heard(messages: Iterable[worker_pb2.TokenColumns]) -> list[HeardToken]:
     """The tokens in the order in which they were sent."""
     return [
         HeardToken(columns.role, row, index, token_id, finish_reason, logprobs)
-        for columns in told
+        for columns in messages
         for row, index, token_id, finish_reason, logprobs in tokens_of(columns)
     ]

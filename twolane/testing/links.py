@@ -1,4 +1,5 @@
-"""`Link` over memory, with latency and breaks: a test double of a gRPC stream, for virtual time."""
+"""A `Link` in memory: a test double of a gRPC stream, with latency and disconnects, for virtual
+time."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ InT = TypeVar("InT")
 class MemoryLink(Generic[OutT, InT]):
     """One end of a pair made by `link_pair`. Delivers in order after `latency_s`.
 
-    `break_now(why)` on either end acts like a reset stream: messages in flight are lost, and both
-    ends see the break after the latency.
+    `break_now(why)` on either end acts like a stream reset: messages in flight are lost. This end
+    is broken at once, the other one after the latency.
     """
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
         self._peer: MemoryLink[InT, OutT]
-        self._on_its_way: deque[OutT] = deque()
+        self._in_flight: deque[OutT] = deque()
         self._inbox: deque[InT] = deque()
         self._wake = asyncio.Event()
         self._why = ""
@@ -30,10 +31,10 @@ class MemoryLink(Generic[OutT, InT]):
     def send(self, message: OutT) -> None:
         if self._why:
             raise LinkBrokenError(self._why)
-        # Timers due at the same moment fire in any order, messages must not: each timer hands on
-        # the oldest.
-        self._on_its_way.append(message)
-        asyncio.get_running_loop().call_later(self._latency_s, self._hand_on)
+        # Timers due at the same moment fire in any order, but messages must stay in order: each
+        # timer delivers the oldest one.
+        self._in_flight.append(message)
+        asyncio.get_running_loop().call_later(self._latency_s, self._deliver_oldest)
 
     async def receive(self) -> InT:
         while not self._inbox:
@@ -53,14 +54,14 @@ class MemoryLink(Generic[OutT, InT]):
         asyncio.get_running_loop().call_later(self._latency_s, self._peer._break, why)
 
     async def wait_broken(self) -> str:
-        """Wait until the link is over; returns why."""
+        """Wait until the link breaks; returns the reason."""
         while not self._why:
             self._wake.clear()
             await self._wake.wait()
         return self._why
 
-    def _hand_on(self) -> None:
-        message = self._on_its_way.popleft()
+    def _deliver_oldest(self) -> None:
+        message = self._in_flight.popleft()
         if not self._peer._why:
             self._peer._inbox.append(message)
             self._peer._wake.set()

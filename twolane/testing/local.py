@@ -3,8 +3,8 @@
     with twolane.testing.start_local() as cluster, cluster.client() as client:
         print(client.generate("Once upon a time").text)
 
-It runs `python -m twolane.deploy.up` (extra `[serve]`) in a process of its own, which ends with
-this one.
+It runs `python -m twolane.deploy.up` (extra `[serve]`) in a subprocess, which stops when this
+process ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from twolane.testing.extras import missing_for_serving
 
 Option = str | int | float | bool | Path | Sequence[str] | None
 Event = Mapping[str, Any]
-LAST_LINES = 20  # of standard error, for the message of a cluster that does not start
+LAST_LINES = 20  # of standard error, shown if the cluster does not start
 LAST_WORDS_S = 5.0
 
 
@@ -97,11 +97,11 @@ class LocalCluster:
         return pid
 
     def wait_for(
-        self, kind: str, name: str = "", *, after: int = 0, timeout_s: float = 30
+        self, kind: str, name: str = "", *, after: int = 0, timeout_s: float = 60
     ) -> Event:
-        """The first such event at or after position `after` of `events`; waits for it.
+        """Wait for the first event of this kind and name at or after index `after` of `events`.
 
-        Raises TimeoutError, or `UnavailableError` when the cluster ends first.
+        Raises TimeoutError, or `UnavailableError` if the cluster ends first.
         """
 
         end_s = time.monotonic() + timeout_s
@@ -145,7 +145,7 @@ class LocalCluster:
             self._news.notify_all()
 
     def _copy_errors(self) -> None:
-        """Pass standard error on as it comes, and remember its end."""
+        """Copy the cluster's standard error to ours, and keep its last lines."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._last_lines.append(line)
@@ -177,14 +177,14 @@ def start_local(
     start_timeout_s: float = 90.0,
     **options: Option,
 ) -> Iterator[LocalCluster]:
-    """Start a cluster on a free port, and yield it when it answers. It is stopped at the end of the
-    block.
+    """Start a cluster on a free port, yield it once it serves, and stop it at the end of the block.
 
     `model`: None for the bundled one, a directory, or an id of the Hugging Face Hub. Without
     counts: one prefill and one decode worker. `topology`: a YAML file, or a name that `twolane up`
     knows; the other arguments override it. `launcher`: "process" or "ray"; None: the topology's, or
-    "process" without one. `engine`: "model", or "fake" for quick nonsense. `options` are those of
-    `twolane up`: page_tokens=16, exact=True, transport=["tcp"], lease_s=3.0, …
+    "process" without one. `engine`: "model", or "fake", which answers quickly with meaningless
+    tokens. `options` are those of `twolane up`: page_tokens=16, exact=True, transport=["tcp"],
+    lease_s=3.0, …
 
     Raises `UnavailableError` with the launcher's message if the cluster does not start, or with the
     command that installs missing packages.
@@ -206,7 +206,7 @@ def start_local(
         **options,
     }
     flags = [flag for name, value in settings.items() for flag in _flags(name, value)]
-    # -P: a folder `deploy` where the user works is not ours
+    # -P: do not import from the working directory, which may hold modules of the same names
     python = [sys.executable, "-P", "-m", "twolane.deploy.up"]
     cluster = LocalCluster([*python, "--json", "--until-stdin-closes", *flags])
     try:

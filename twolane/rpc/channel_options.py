@@ -7,11 +7,13 @@ peer is detected within 10 + 3 seconds even on an idle connection.
 from __future__ import annotations
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+SILENCE_S = 10  # after which the other side of a connection is asked for a sign of life
+SIGN_OF_LIFE_S = 3
 
 _KEEPALIVE: list[tuple[str, int]] = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.keepalive_time_ms", SILENCE_S * 1000),
+    ("grpc.keepalive_timeout_ms", SIGN_OF_LIFE_S * 1000),
+    ("grpc.http2.ping_timeout_ms", SIGN_OF_LIFE_S * 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -21,30 +23,32 @@ _KEEPALIVE: list[tuple[str, int]] = [
 CHANNEL_OPTIONS: list[tuple[str, int]] = [
     *_KEEPALIVE,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 3_000),  # the time that one attempt to connect is given
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # timeout of one attempt to connect
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-# Streams and pending calls are bounded by handlers, with a reason that clients understand. gRPC's
-# own bounds reset a stream or cancel a call without one, so they are out of reach here.
+# Handlers bound streams and pending calls, and tell clients the reason. gRPC's own bounds reset a
+# stream or cancel a call without a reason, so they are set too high to be reached.
 _SERVER: list[tuple[str, int]] = [
     *_KEEPALIVE,
     ("grpc.max_concurrent_streams", 100_000),
     ("grpc.server.max_pending_requests", 100_000),
     ("grpc.server.max_pending_requests_hard_limit", 200_000),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot inflate
+    ("grpc.server_max_unrequested_time_in_server", 3_600),  # seconds that a call may be pending
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: no small message inflates
     ("grpc.server_handshake_timeout_ms", 10_000),  # of TLS
-    ("grpc.http2.settings_timeout", 10_000),  # from the first byte to the end of the hellos
+    ("grpc.http2.settings_timeout", 10_000),  # from the first byte to the peer's SETTINGS frame
     ("grpc.so_reuseport", 0),
 ]
 
-# Between our own processes: streams live as long as the processes do. gRPC pings for more reasons
-# than keepalive; by default the third close ping ends the connection with all its streams.
+# Between our own processes, where streams live as long as the processes. gRPC sends pings not only
+# for keepalive; by default, the third ping in quick succession closes the connection and all its
+# streams.
 INTERNAL_SERVER_OPTIONS: list[tuple[str, int]] = [*_SERVER, ("grpc.http2.max_ping_strikes", 0)]
 
-# Towards clients: floods of pings are cut, and connections are recycled so that a load balancer can
-# move them.
+# For clients' connections: floods of pings are cut off, and connections are closed after an hour so
+# that a load balancer can move them.
 DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
     *_SERVER,
     ("grpc.http2.max_ping_strikes", 100),
@@ -57,9 +61,9 @@ DOOR_SERVER_OPTIONS: list[tuple[str, int]] = [
 def door_server_options(
     *, message_bytes: int, connections: int, idle_s: float, shares_port: bool = False
 ) -> list[tuple[str, int]]:
-    """Options of a server for clients. `message_bytes` bounds the messages that clients send; those
-    that we send keep their own bound. `shares_port`: other servers of this process may listen at
-    the same port."""
+    """Options of a server for clients. `message_bytes` bounds the messages that clients send; the
+    bound of messages to clients stays. With `shares_port`, other servers may listen at the same
+    port."""
     ours = ("grpc.max_receive_message_length", "grpc.so_reuseport")
     return [
         *(option for option in DOOR_SERVER_OPTIONS if option[0] not in ours),

@@ -1,0 +1,82 @@
+"""`twolane bundle`: collects what is needed to find out what went wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from google.protobuf.message import Message
+
+from twolane import __version__
+from twolane.admin import AdminClient
+from twolane.cli.common import operator, operator_option
+from twolane.cli.ops.output import as_json, count
+from twolane.errors import TwolaneError
+from twolane.v1 import admin_pb2, cluster_pb2
+
+PARTS: dict[str, tuple[str, Message]] = {
+    "status": ("GetClusterStatus", cluster_pb2.GetClusterStatusRequest()),
+    "requests": ("ListRequests", admin_pb2.ListRequestsRequest(page_size=1_000)),
+    "ended": ("ListRequests", admin_pb2.ListRequestsRequest(page_size=1_000, ended=True)),
+    "pages": ("GetPages", admin_pb2.GetPagesRequest(check=True, rows=1_000)),
+    "events": ("ListEvents", admin_pb2.ListEventsRequest(page_size=1_000)),
+    "config": ("GetConfig", admin_pb2.GetConfigRequest()),
+    "diagnosis": ("Diagnose", admin_pb2.DiagnoseRequest()),
+}
+REDACTED = "(redacted)"
+_SECRET = re.compile(r"(^|[._])(secret|password|passphrase|api_?keys?|keys?|token|store|url)$")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+@operator_option
+def bundle(file: Path, *, endpoint: str | None) -> None:
+    """Write what routers know to FILE, a .tar.gz, for a support case.
+
+    It has the status, the running and the recently ended requests, pages, events, the configuration
+    and a diagnosis. It has no prompts, no answers and no keys.
+    """
+    with operator(endpoint) as admin:
+        found = {name: _part(admin, *asked) for name, asked in PARTS.items()}
+    missing = {name: part["missing"] for name, part in found.items() if "missing" in part}
+    found["about"] = {"twolane": __version__, "made_at": time.time(), "missing": missing}
+    with tarfile.open(file, "w:gz") as archive:
+        for name, part in found.items():
+            raw = json.dumps(redacted(part), indent=1).encode()
+            info = tarfile.TarInfo(f"twolane-bundle/{name}.json")
+            info.size, info.mtime, info.mode = len(raw), int(time.time()), 0o600
+            archive.addfile(info, io.BytesIO(raw))
+    file.chmod(0o600)
+    click.echo(f"{file}: {count(len(found) - len(missing), 'part')}")
+    for name, why in missing.items():
+        click.echo(f"missing: {name} ({why})")
+
+
+def redacted(value: Any) -> Any:
+    """The same without values whose names say that they are secret."""
+    if isinstance(value, dict):
+        is_field = _SECRET.search(str(value.get("name", ""))) is not None
+        return {
+            key: REDACTED
+            if (_SECRET.search(key) and isinstance(part, str) and part)
+            or (is_field and key in ("value", "default", "differs"))
+            else redacted(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list):
+        return [redacted(part) for part in value]
+    return value
+
+
+def _part(admin: AdminClient, method: str, request: Message) -> dict[str, Any]:
+    """What the routers answer, or why they do not: the other parts are worth having."""
+    try:
+        return as_json(admin.call(method, request))
+    except TwolaneError as error:
+        return {"missing": error.message}

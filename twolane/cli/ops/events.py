@@ -1,0 +1,155 @@
+"""`twolane events`: shows what happened in the cluster, and who did what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+from rich.text import Text
+
+from twolane.cli.common import emit, json_option, operator, operator_option
+from twolane.cli.ops.output import count, missing, print_json, quiet_option, seconds, show
+from twolane.cli.rows import Rows
+from twolane.v1 import admin_pb2, cluster_pb2
+
+_BAD = ("gone", "died", "lost", "suspect", "silent", "off", "down", "failed")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType[float]):
+    """A duration like 90, 90s, 10m, 2h or 1d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        text = str(value)
+        unit = _UNITS.get(text[-1:], 0.0)
+        try:
+            found = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            found = -1.0
+        if found < 0:
+            self.fail(f"{text!r} is not a duration like 90s, 10m, 2h or 1d", parameter, context)
+        return found
+
+
+@click.command()
+@click.option(
+    "--since",
+    "since_s",
+    type=Duration(),
+    default=0.0,
+    metavar="10m",
+    help="Only events of this last time.",
+)
+@click.option("--follow", is_flag=True, help="Show new events until Ctrl-C.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    help="A kind like worker, worker.gone or act; may be repeated.",
+)
+@click.option("--about", "subject", default="", help="A worker, host, router or submission id.")
+@click.option("--audit", is_flag=True, help="Only operators' acts.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True)
+@quiet_option
+@json_option
+@operator_option
+def events(
+    *,
+    since_s: float,
+    follow: bool,
+    kinds: Sequence[str],
+    subject: str,
+    audit: bool,
+    limit: int,
+    quiet: bool,
+    as_json: bool,
+    endpoint: str | None,
+) -> None:
+    """Show what happened in the cluster, and who did what, oldest first.
+
+    Each router keeps its last 2,000 events in memory. The one that the controller tells of
+    processes and sizes hears its latest 200 again when it starts again. Where routers share a
+    store, all events outlive them there.
+    """
+    asked = admin_pb2.ListEventsRequest(
+        since_s=since_s, kinds=kinds, subject=subject, page_size=limit, audit=audit
+    )
+    with operator(endpoint) as admin:
+        if follow:
+            for news in admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=asked)):
+                _tell(news, as_json=as_json, quiet=quiet)
+        else:
+            _show(admin.call("ListEvents", asked), as_json=as_json, quiet=quiet)
+
+
+def _show(page: admin_pb2.ListEventsResponse, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json(page)
+    elif quiet:
+        for event in page.events:
+            click.echo(event.id)
+    else:
+        parts = [event_rows(page.events)] if page.events else []
+        show(so_what(page), *parts, *missing(page.unreached))
+
+
+def _tell(news: admin_pb2.WatchEventsResponse, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json(news, in_one_line=True)
+        return
+    for event in news.events:
+        if quiet:
+            click.echo(event.id)
+        else:
+            emit(Text.assemble((f"{_clock(event.at)}  ", "dim"), _text(event)))
+    for line in missing(news.unreached):
+        emit(line)
+
+
+def so_what(page: admin_pb2.ListEventsResponse) -> str:
+    """A summary such as `3 events in the last 10 min: 1 worker is gone, 2 acts by
+    operator/anna`."""
+    if not page.events:
+        return "nothing has happened, as far as routers remember"
+    parts = []
+    bad = [event for event in page.events if event.kind.rpartition(".")[2] in _BAD]
+    if bad:
+        names = dict.fromkeys(event.subject for event in bad)
+        parts.append(f"trouble with {', '.join(names)}")
+    acts = [event for event in page.events if event.HasField("audit")]
+    if acts:
+        who = dict.fromkeys(event.audit.who for event in acts)
+        parts.append(f"{count(len(acts), 'act')} by {', '.join(who)}")
+    older = f"; {page.left_out} older ones are not shown (--limit)" if page.left_out else ""
+    ago = seconds(max(0.0, time.time() - page.events[0].at))
+    said = ", ".join(parts) or "no trouble"
+    return f"{count(len(page.events), 'event')} in the last {ago}: {said}{older}"
+
+
+def event_rows(events: Sequence[cluster_pb2.ClusterEvent]) -> Rows:
+    table = Rows(("at", "kind", "from", "event"), ())
+    for event in events:
+        table.add_row(_clock(event.at), Text(event.kind, _style(event)), event.source, event.text)
+    return table
+
+
+def _text(event: cluster_pb2.ClusterEvent) -> Text:
+    return Text(event.text, style=_style(event))
+
+
+def _style(event: cluster_pb2.ClusterEvent) -> str:
+    if event.kind.rpartition(".")[2] in _BAD or event.audit.refused:
+        return "red"
+    return "cyan" if event.HasField("audit") else ""
+
+
+def _clock(at: float) -> str:
+    """Local time, with the day if it is not today."""
+    then = time.localtime(at)
+    is_today = then[:3] == time.localtime(time.time())[:3]
+    return time.strftime("%H:%M:%S" if is_today else "%m-%d %H:%M:%S", then)

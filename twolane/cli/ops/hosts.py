@@ -1,0 +1,101 @@
+"""`twolane cordon`, `uncordon` and `drain-node`: keep new workers off a host, or empty it."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from twolane.admin import AdminClient
+from twolane.cli.common import json_option, operator, operator_option
+from twolane.cli.controller import NotProvenError
+from twolane.cli.ops.acting import act_options, new_act
+from twolane.cli.ops.changing import change
+from twolane.v1 import acts_pb2, cluster_pb2
+
+_POLL_S = 0.2
+host_argument = click.argument("host", metavar="HOST")
+
+
+@click.command()
+@host_argument
+@act_options
+@json_option
+@operator_option
+def cordon(
+    host: str, *, reason: str, dry_run: bool, yes: bool, as_json: bool, endpoint: str | None
+) -> None:
+    """Start no new workers on HOST. Running ones continue; one that dies is restarted elsewhere."""
+    request = acts_pb2.CordonHostRequest(act=new_act(reason, dry_run=dry_run), host=host)
+    with operator(endpoint) as admin:
+        nothing = f"{host} is cordoned already"
+        change(admin, "CordonHost", request, yes=yes, as_json=as_json, nothing=nothing)
+
+
+@click.command()
+@host_argument
+@act_options
+@json_option
+@operator_option
+def uncordon(
+    host: str, *, reason: str, dry_run: bool, yes: bool, as_json: bool, endpoint: str | None
+) -> None:
+    """Allow new workers on HOST again. Workers that still drain there stay if pools need them."""
+    request = acts_pb2.CordonHostRequest(act=new_act(reason, dry_run=dry_run), host=host, undo=True)
+    with operator(endpoint) as admin:
+        nothing = f"{host} takes new workers already"
+        change(admin, "CordonHost", request, yes=yes, as_json=as_json, nothing=nothing)
+
+
+@click.command("drain-node")
+@host_argument
+@click.option("--hand-over", is_flag=True, help="Resume running answers elsewhere, as room allows.")
+@click.option("--no-wait", is_flag=True, help="Return at once.")
+@click.option(
+    "--timeout-s", type=float, default=600.0, show_default=True, help="Exit with 5 after so long."
+)
+@act_options
+@json_option
+@operator_option
+def drain_node(
+    host: str,
+    *,
+    hand_over: bool,
+    no_wait: bool,
+    timeout_s: float,
+    reason: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    endpoint: str | None,
+) -> None:
+    """Cordon HOST, drain its workers, and report when it is safe to switch it off.
+
+    Each worker is stopped when it has its ticket, so nothing is lost. Its replacement starts on
+    another host that has room.
+    """
+    request = acts_pb2.DrainHostRequest(
+        act=new_act(reason, dry_run=dry_run), host=host, hand_over=hand_over
+    )
+    with operator(endpoint) as admin:
+        nothing = f"{host} is cordoned already, and has no workers"
+        change(admin, "DrainHost", request, yes=yes, as_json=as_json, nothing=nothing)
+        if not (dry_run or no_wait):
+            _wait(admin, host, timeout_s)
+            if not as_json:
+                click.echo(f"{host} is safe: no worker is left there")
+
+
+def _wait(admin: AdminClient, host: str, timeout_s: float) -> None:
+    """Raises `NotProvenError` if it takes longer."""
+    end = time.monotonic() + timeout_s
+    asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
+    while True:
+        hosts = {its.name: its for its in admin.call("GetClusterStatus", asked).hosts}
+        its = hosts.get(host)
+        if its is not None and its.cordoned and not its.workers:
+            return
+        if time.monotonic() > end:
+            left = "nobody has told of it" if its is None else f"{', '.join(its.workers)} drain"
+            raise NotProvenError(f"{host} is not safe after {timeout_s:g} s: {left}")
+        time.sleep(_POLL_S)

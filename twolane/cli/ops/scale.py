@@ -1,0 +1,105 @@
+"""`twolane scale`: sets the number of workers of each pool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import click
+
+from twolane.admin import AdminClient
+from twolane.cli.common import json_option, operator, operator_option
+from twolane.cli.controller import NotProvenError
+from twolane.cli.ops.acting import act_options, new_act
+from twolane.cli.ops.changing import change
+from twolane.cli.ops.events import Duration
+from twolane.errors import InvalidParameterError
+from twolane.v1 import acts_pb2, cluster_pb2
+
+_POLL_S = 0.2
+
+
+@click.command()
+@click.argument("sizes", metavar="POOL=N...", nargs=-1, required=True)
+@click.option(
+    "--for",
+    "for_s",
+    type=Duration(),
+    default=0.0,
+    metavar="1h",
+    help="Remove the pin after this time.",
+)
+@click.option(
+    "--expect-revision", type=int, default=0, metavar="N", help="Refuse if sizes changed since."
+)
+@click.option("--wait", is_flag=True, help="Return when the pools have these sizes.")
+@click.option(
+    "--timeout-s", type=float, default=600.0, show_default=True, help="With --wait: exit with 5."
+)
+@act_options
+@json_option
+@operator_option
+def scale(
+    sizes: Sequence[str],
+    *,
+    for_s: float,
+    expect_revision: int,
+    wait: bool,
+    timeout_s: float,
+    reason: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    endpoint: str | None,
+) -> None:
+    """Pin pools at N workers each: all of them, or none if they do not fit.
+
+    POOL=auto removes a pin. Surplus workers drain, and are stopped when they have their tickets.
+    """
+    request = acts_pb2.ScalePoolsRequest(
+        act=new_act(reason, dry_run=dry_run),
+        pools=[_size(text) for text in _pairs(sizes)],
+        for_s=for_s,
+        expect_revision=expect_revision,
+    )
+    with operator(endpoint) as admin:
+        change(admin, "ScalePools", request, yes=yes, as_json=as_json, nothing="no change")
+        if wait and not dry_run:
+            _wait(admin, [its.pool for its in request.pools], timeout_s)
+
+
+def _pairs(sizes: Sequence[str]) -> Sequence[str]:
+    """`decode auto` may be said for `decode=auto`."""
+    is_bare = len(sizes) == 2 and not any("=" in text for text in sizes)
+    return ["=".join(sizes)] if is_bare else sizes
+
+
+def _size(text: str) -> acts_pb2.PoolSize:
+    pool, is_given, n = text.partition("=")
+    if not (pool and is_given and (n == "auto" or n.isdecimal())):
+        raise InvalidParameterError("POOL=N", text, "like decode=3 or decode=auto")
+    if n == "auto":
+        return acts_pb2.PoolSize(pool=pool, auto=True)
+    return acts_pb2.PoolSize(pool=pool, workers=int(n))
+
+
+def _wait(admin: AdminClient, pools: Sequence[str], timeout_s: float) -> None:
+    """Raises `NotProvenError` if it takes longer."""
+    end = time.monotonic() + timeout_s
+    while left := [line for pool in _pools(admin, pools) if (line := _left(pool))]:
+        if time.monotonic() > end:
+            raise NotProvenError(f"not so after {timeout_s:g} s: {'; '.join(left)}")
+        time.sleep(_POLL_S)
+
+
+def _pools(admin: AdminClient, names: Sequence[str]) -> list[cluster_pb2.PoolStatus]:
+    asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
+    return [its for its in admin.call("GetClusterStatus", asked).pools if its.pool in names]
+
+
+def _left(pool: cluster_pb2.PoolStatus) -> str:
+    """decode: 2 of 3 alive, 1 drains; empty: it is as it is to be."""
+    if pool.alive == pool.workers and not (pool.starting or pool.draining):
+        return ""
+    drains = f", {pool.draining} drain" if pool.draining else ""
+    return f"{pool.pool}: {pool.alive} of {pool.workers} alive{drains}"

@@ -1,9 +1,11 @@
-"""`python -m twolane.deploy router | worker | agent` runs one process of a cluster.
+"""`python -m twolane.deploy router | worker | agent | controller` runs one process of a cluster;
+`down` and `drain` end some.
 `twolane.deploy.up` runs a whole cluster."""
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import shutil
 import socket
@@ -19,6 +21,7 @@ from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.start_failed import StartFailed
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.child import run_process
+from twolane.deploy.process.imports import import_worker
 from twolane.deploy.process.parent_death import die_with_parent
 from twolane.deploy.process.scratch import make_scratch, remove_stale_scratch
 from twolane.deploy.spec.cluster_spec import ClusterSpec
@@ -59,7 +62,7 @@ def _of_a_process(command: CommandT) -> CommandT:
         click.option("--ready-fd", type=int, hidden=True),
         click.option("--parent-pid", type=int, hidden=True),
     )
-    of_all = flags(TimingSpec, ClusterSettings, leave_out=("launcher", "share_gpus"))
+    of_all = flags(TimingSpec, ClusterSettings, leave_out=("launcher", "share_gpus", "seats"))
     secret = secret_option("~/.twolane/secret, made where there is none")
     for option in (*hidden, secret, of_all, file):
         command = option(command)
@@ -67,22 +70,20 @@ def _of_a_process(command: CommandT) -> CommandT:
 
 
 class _Commands(click.Group):
-    """Imports `agent` and `down` only when they are asked for: a router or a worker starts a sixth
-    of a second sooner without."""
+    """Imports these commands only when they are asked for: a router or a worker starts a sixth of a
+    second sooner without."""
+
+    _LATE = ("agent", "controller", "down", "drain")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "agent", "down"])
+        return sorted([*super().list_commands(ctx), *self._LATE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "agent":
-            from twolane.deploy.cli.agent_command import agent
-
-            return agent
-        if cmd_name == "down":
-            from twolane.deploy.cli.down_command import down
-
-            return down
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in self._LATE:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"twolane.deploy.cli.{cmd_name}_command")
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
 
 @click.group(cls=_Commands)
@@ -105,10 +106,12 @@ def router(context: click.Context, /, **given: Any) -> None:
 
     def spec() -> RouterSpec:
         router_id = given["router_id"] or _own_id("router")
+        cluster = _cluster(said(context), role="both")
         return replace(
-            _cluster(said(context), role="both").router(router_id),
+            cluster.router(router_id),
             secret=secret_by_hand(given["secret_file"]),
             admin_socket=given["admin_socket"] or _own_socket(),
+            shares_ports=cluster.settings.processes > 1,
         )
 
     _run(RouterSpec, spec, given)
@@ -126,6 +129,7 @@ def router(context: click.Context, /, **given: Any) -> None:
     default=0,
     help="Of its metrics.  [default: any]",
 )
+@click.option("--imports-engine", type=click.Choice(["cpu", "cuda"]), hidden=True)  # for launchers
 @flags(ModelSpec, EngineConfig, WorkerSettings, leave_out=("worker_metrics_port",))
 @_of_a_process
 @click.pass_context
@@ -156,6 +160,8 @@ def worker(context: click.Context, /, **given: Any) -> None:
 def _run(kind: type[SpecT], made: Callable[[], SpecT], given: dict[str, Any]) -> None:
     if given["parent_pid"]:
         die_with_parent(given["parent_pid"])
+    if given.get("imports_engine"):
+        import_worker(given["imports_engine"])
     try:
         if given["spec_from_stdin"]:
             spec = from_json(kind, sys.stdin.read())

@@ -19,6 +19,10 @@ class DeposedError(Exception):
     """Another controller has taken over the cluster. All processes keep running under it."""
 
 
+class RefusedError(Exception):
+    """An operator's act cannot be done, and nothing of it was. The text says why."""
+
+
 def first_error(errors: ExceptionGroup[ErrorT]) -> ErrorT:
     """The first leaf of a (nested) exception group: the others usually follow from it."""
     error = errors.exceptions[0]

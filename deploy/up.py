@@ -21,7 +21,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
+from twolane.deploy.errors import StartError
+from twolane.deploy.process.descriptors import UnfitSystemError, raise_limit
 from twolane.deploy.process.parent_death import (
     adopt_orphans,
     children,
@@ -39,7 +40,7 @@ def main() -> None:
     """Run the command in a child process and exit with its exit code."""
     try:
         raise_limit()
-    except TooFewDescriptorsError as error:
+    except UnfitSystemError as error:
         raise SystemExit(str(error)) from None
     watched = {*_WATCHED}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
@@ -49,7 +50,10 @@ def main() -> None:
     adopt_orphans()
     not_ours = {*children()}  # children of a shell that replaced itself with us by `exec`
     remove_stale_scratch()
-    scratch = make_scratch()
+    try:
+        scratch = make_scratch()
+    except StartError as error:
+        raise SystemExit(f"Error: {error}") from None
     front = os.getpid()
     launcher = os.fork()
     if launcher == 0:

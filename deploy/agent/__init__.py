@@ -1,1 +1,2 @@
-"""The agent: our process on each host, which starts, ends and proves dead what runs there."""
+"""The agent: a process on each host that starts, ends and proves dead the cluster's processes
+there."""

@@ -1,11 +1,11 @@
-"""What an agent does, without a network: it starts, watches, ends and remembers processes.
+"""An agent without its network interface: it starts, watches, ends and remembers processes.
 
-    start ──▶ live ──▶ ended          ended is remembered with its proof
+    start ──▶ live ──▶ ended          each end is stored with its proof
                 ▲
-    evidence on disk, of a process that another agent or Ray has started
+    evidence on disk, of a process that an earlier agent or Ray has started
 
-Its state is the state folder's: the term, the evidence that each process leaves there, and in
-`ended` what is proven dead. So an agent that is started again knows what its predecessor knew.
+All state is in the state folder: the term, the evidence that each process writes there, and in
+`ended` the processes that are proven dead. So a restarted agent knows what its predecessor knew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from twolane.config import SOCKET_NAME
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
+from twolane.deploy.agent.kept import KeptDesired
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.host_process import HostProcess
@@ -33,17 +34,20 @@ from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.process.parent_death import end_group
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.kvtransfer.link.process_identity import open_pidfd, start_ticks
+from twolane.v1.agent_pb2 import Desired
 
 log = logging.getLogger(__name__)
 
+READY = "ready"  # a file in the state folder, see `Agent.run`
+
 
 class NeverHereError(Exception):
-    """This host has no evidence that it was ever started here."""
+    """This host has no evidence that the process was ever started here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A process that serves."""
+    """A process that runs and serves."""
 
     evidence: Evidence
     handle: Handle
@@ -51,14 +55,14 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What runs, and what has ended since the snapshot before."""
+    """The running processes, and those that have ended since the previous snapshot."""
 
     live: tuple[Live, ...]
     ended: tuple[Ended, ...]
 
 
 class Agent:
-    """Used from one event loop. `run` it as long as it lives: the other methods need that."""
+    """Used from one event loop. `run` must be running while other methods are called."""
 
     def __init__(
         self,
@@ -67,13 +71,15 @@ class Agent:
         *,
         command: Sequence[str] = DEPLOY_COMMAND,
     ) -> None:
-        """`report` tells routers of a proof; it is called as a task of `run`. Raises OSError or
-        ValueError for a state folder that cannot be used."""
+        """`report` reports a proven death to routers; it is called in a task of `run`. Raises
+        OSError or ValueError if the state folder cannot be used."""
         for folder in (config.state_dir, config.log_dir):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.config = config
         self.boot_id = boot_id()
+        self.incarnation = config.host_uid or self.boot_id  # of the host
         self.terms = TermFile(config.state_dir / "term")
+        self.kept = KeptDesired(config.state_dir / "desired")
         self._report = report
         self._launcher = ProcessLauncher(
             config.log_dir, command=command, state_dir=config.state_dir
@@ -84,15 +90,24 @@ class Agent:
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._starts_no_more = False
-        self.ready = asyncio.Event()  # what its predecessor has left is adopted
+        self.is_over = False  # all is proven dead, and nothing is started any more
+        self.ready = asyncio.Event()  # set when the predecessor's processes are adopted
 
     async def run(self) -> None:
-        """Until cancelled. What serves goes on without us, what still starts ends."""
+        """Run until cancelled. Serving processes then keep running without the agent; those still
+        starting are ended.
+
+        Each heartbeat leaves two files in the state folder, for probes: `heartbeat`, and `ready`
+        with the names of the processes. The latter is missing while one starts, while a worker that
+        is desired here does not serve, or nobody has said what is and none serves, and from
+        `stop_all` on.
+        """
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 while True:
                     (self.config.state_dir / HEARTBEAT).write_text(f"{time.monotonic_ns()}\n")
                     await self._adopt_what_is_there()
+                    self._write_ready()
                     self.ready.set()
                     await asyncio.sleep(self.config.heartbeat_s)
         finally:
@@ -101,31 +116,38 @@ class Agent:
             self._launcher.let_go()
 
     async def start(self, term: Term, spec: ProcessSpec) -> Live:
-        """Start it; a former incarnation is killed first. Raises `OldTermError`, or `StartError`:
-        then nothing of it is left. Cancelled, neither."""
+        """Start a process, after killing a former incarnation. Raises `OldTermError` or
+        `StartError`. In both cases, and if cancelled, nothing of the process is left."""
         self.terms.check(term)
-        if self._starts_no_more:  # guard: last start
-            raise StartError(f"{spec.name}: its agent ends")
+        if self._is_ending():  # guard: last start
+            raise StartError(f"{spec.name}: its agent is ending")
         await self._call_off(spec.name)
-        self._live.pop(spec.name, None)  # `_watch` sees its end
+        self._live.pop(spec.name, None)  # `_wait` still notes its end
         if isinstance(spec, RouterSpec):
             own = f"{SOCKET_NAME}.{spec.name}" if spec.shares_ports else SOCKET_NAME
             spec = replace(spec, admin_socket=str(self._socket_folder() / own))
         starting = asyncio.create_task(self._launcher.start(spec))
         self._starting[spec.name] = spec, starting
         try:
-            handle = await starting
+            async with asyncio.timeout(self.config.start_s):
+                handle = await starting
+        except TimeoutError:
+            within = f"within {self.config.start_s:g} s"
+            raise StartError(f"{spec.name} did not serve {within}: it was killed") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # it has cancelled `starting`, too
+            if task is not None and task.cancelling():  # `starting` was cancelled with it
                 raise
-            raise StartError(f"{spec.name}: it was fenced, or started again") from None
+            raise StartError(f"{spec.name}: it was fenced or restarted") from None
         finally:
             if self._starting.get(spec.name, (None, None))[1] is starting:
                 del self._starting[spec.name]
         if term != self.terms.highest:  # guard: term at the end
             await self._launcher.fence(handle)
             raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
+        if self._is_ending():  # guard: up in a stop
+            await self._launcher.fence(handle)
+            raise StartError(f"{spec.name}: its agent is ending")
         evidence = next(
             each
             for each in read_evidence(self.config.state_dir)
@@ -134,7 +156,7 @@ class Agent:
         return self._watch(evidence, handle)
 
     async def stop(self, term: Term, name: str, pid: int, grace_s: float) -> None:
-        """Ask it to end; after the grace, kill it. Returns when it has ended."""
+        """Send SIGTERM to the process, and kill it after `grace_s`. Returns when it has ended."""
         self.terms.check(term)
         live = self._live.get(name)
         if live is not None and live.handle.pid == pid:
@@ -144,8 +166,9 @@ class Agent:
     async def fence(
         self, term: Term | None, name: str, *, epoch: int = 0, pid: int = 0, boot: str = ""
     ) -> Ended:
-        """Kill that incarnation and prove its end; its routers are told again. `boot` is the boot
-        under which it ran, if the caller knows. Without a term it is an operator's.
+        """Kill that incarnation and prove its end, which is reported to its routers again. `boot`
+        is the host's incarnation under which it ran, if known. `term` is None for an operator's
+        command.
 
         Raises `OldTermError`, `NeverHereError` or `NotProvenError`.
         """
@@ -166,13 +189,32 @@ class Agent:
         if ended is not None:
             self._tell(ended)
             return ended
-        if boot and boot != self.boot_id:
+        if boot and boot != self.incarnation:
+            if self.config.host_uid:  # guard: another pod of the name
+                raise NotProvenError(
+                    f"{name} ran in another pod of the name {self.config.host_name}"
+                )
             return Ended(name, epoch, pid, "its host has booted since", CLASS_B)
         raise NeverHereError(f"{self.config.host_name} never started epoch {epoch:016x} of {name}")
 
+    async def stop_all(self, grace_s: float) -> None:
+        """Let all processes finish their requests for up to `grace_s`, then kill those left. Those
+        still starting are ended at once, and none is started from now on. Returns and raises as
+        `end_all` does."""
+        self._starts_no_more = True
+        self._write_ready()
+        async with asyncio.TaskGroup() as tasks:
+            for name in list(self._starting):
+                tasks.create_task(self._call_off(name))
+            for live in list(self._live.values()):
+                tasks.create_task(self._launcher.stop(live.handle, grace_s))
+        await self.end_all()
+        self.is_over = True
+        self._note_change()
+
     async def end_all(self) -> None:
-        """Kill all that it has started or found, and start nothing any more. Returns when all are
-        proven dead; raises `NotProvenError` when the others are."""
+        """Kill all processes, and start none from now on. Returns when all are proven dead. Raises
+        `NotProvenError` if some cannot be, after the others are."""
         self._starts_no_more = True
         for name in list(self._starting):
             await self._call_off(name)
@@ -185,8 +227,14 @@ class Agent:
         if unproven:
             raise NotProvenError("; ".join(unproven))
 
+    def keep_desired(self, term: Term, desired: Desired) -> None:
+        """For the controllers after this one. Raises `OldTermError`."""
+        self.terms.check(term)
+        self.kept.write(desired)
+
     async def watch(self, term: Term) -> AsyncIterator[Snapshot]:
-        """At once, at each change, and once a heartbeat. Raises `OldTermError` when it is over."""
+        """Yield a snapshot at once, at each change, and once per heartbeat. Raises `OldTermError`
+        when `term` is not the highest any more."""
         self.terms.check(term)
         seen = 0
         while True:
@@ -208,10 +256,22 @@ class Agent:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-                raise StartError(f"{folder} is not ours")
+                raise StartError(f"{folder} belongs to another user")
         except OSError as error:
             raise StartError(f"{folder}: {error.strerror}") from error
         return folder
+
+    def _is_ending(self) -> bool:
+        return self._starts_no_more
+
+    def _write_ready(self) -> None:
+        path = self.config.state_dir / READY
+        wanted = self.kept.wanted_on(self.config.host_name)
+        serves = bool(self._live) if wanted is None else wanted <= self._live.keys()
+        if serves and not self._starting and not self._starts_no_more:
+            path.write_text("".join(f"{name}\n" for name in sorted(self._live)))
+        else:
+            path.unlink(missing_ok=True)
 
     async def _call_off(self, name: str) -> None:
         _, starting = self._starting.get(name, (None, None))
@@ -236,12 +296,13 @@ class Agent:
             if evidence.ready is None:
                 process.let_go()
                 continue
-            log.info("%s (epoch %016x) runs already", evidence.name, evidence.epoch)
+            log.info("%s (epoch %016x) is already running", evidence.name, evidence.epoch)
             self._launcher.adopt(evidence.name, process)
             self._watch(evidence, evidence.handle(self.config.host_name))
 
     def _open(self, evidence: Evidence) -> HostProcess:
-        """Raises ProcessLookupError if it has ended, `NotProvenError`."""
+        """Open a process by its evidence. Raises ProcessLookupError if it has ended, and
+        `NotProvenError` if that cannot be known."""
         if evidence.boot_id != self.boot_id:  # guard: own boot
             raise ProcessLookupError("the host has booted since")
         if evidence.pid_namespace != pid_namespace():  # guard: own PID namespace
@@ -255,7 +316,7 @@ class Agent:
         return HostProcess(evidence.pid, fd, is_child=False)
 
     async def _end(self, evidence: Evidence) -> None:
-        """Kill it if it lives, remember its end, and tell its routers."""
+        """Kill the process if it is alive, store its end, and report it to its routers."""
         proof_class, how = CLASS_A, "is gone"
         try:
             how = await self._open(evidence).kill()
@@ -265,7 +326,7 @@ class Agent:
             elif _ticks_of(evidence.pid) in (
                 None,
                 evidence.start_ticks,
-            ):  # the group is its own
+            ):  # its group's id was not reused
                 await end_group(evidence.pid)
         self._note_end(evidence, how, proof_class)
 
@@ -312,7 +373,7 @@ class Agent:
 
 
 def _ticks_of(pid: int) -> int | None:
-    """When the process of that number started, in clock ticks since boot; None: there is none."""
+    """When the process started, in clock ticks since boot; None if there is no such process."""
     try:
         return start_ticks(pid)
     except ProcessLookupError:
@@ -320,7 +381,7 @@ def _ticks_of(pid: int) -> int | None:
 
 
 def _is(evidence: Evidence, name: str, epoch: int, pid: int) -> bool:
-    """A worker by its epoch, a router by name and pid."""
+    """Whether `evidence` is of this process: a worker has an epoch, a router a name and a pid."""
     if epoch:
         return evidence.epoch == epoch
     return (evidence.name, evidence.epoch, evidence.pid) == (name, 0, pid)
@@ -331,7 +392,7 @@ def _words(ended: Ended) -> tuple[str, int, str, str]:
 
 
 async def _cancelled(task: asyncio.Task[Handle]) -> None:
-    """Cancel it, and return when it has ended, however it does."""
-    if not task.cancelling():  # a second time would cut its cleaning up short
+    """Cancel the task, and return when it has ended in any way."""
+    if not task.cancelling():  # a second cancellation would interrupt its cleanup
         task.cancel()
     await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""What an agent is started with."""
+"""The configuration of an agent."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from pathlib import Path
 
 from twolane.security.credentials import Credentials
 
+START_S = 1800.0  # large models load for minutes, and kernels are compiled
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """`host_name` is unique in the cluster. In `state_dir`, which outlives the agent,
-    is what re-adopting takes; in `log_dir` the output of what it starts.
+    """`host_name` is unique in the cluster. `state_dir` outlives the agent and has all it needs to
+    adopt running processes; `log_dir` has the output of the processes.
 
-    `gpus` are those that it may give away, as CUDA_VISIBLE_DEVICES names them.
+    `host_uid`, as the UID of a pod, stands for the boot id where hosts of the same name follow each
+    other within a boot of the machine: what ran on an earlier one has ended.
+
+    `gpus` are those that it may assign to workers, as in CUDA_VISIBLE_DEVICES. A process that does
+    not serve within `start_s` is killed, and its start has failed.
     """
 
     state_dir: Path
     log_dir: Path
     credentials: Credentials
     host_name: str = field(default_factory=socket.gethostname)
+    host_uid: str = ""
     bind_host: str = "127.0.0.1"
     port: int = 0
     gpus: tuple[str, ...] = ()
     heartbeat_s: float = 1.0
+    start_s: float = START_S

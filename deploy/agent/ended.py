@@ -1,22 +1,22 @@
-"""The processes of a host that are proven dead, and by what."""
+"""The processes of a host that are proven dead, each with its proof."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from twolane.deploy.process.evidence import write_json
+from twolane.deploy.spec.spec_json import from_json
 
-CLASS_A = "A"  # its pidfd says so, or its pid is gone or another process' by now
-CLASS_B = "B"  # the host has booted since
-CLASS_C = "C"  # its host was switched off, as its fence command or an operator says
+CLASS_A = "A"  # by its pidfd, or because its pid is gone or belongs to another process
+CLASS_B = "B"  # the host has rebooted since
+CLASS_C = "C"  # its host was switched off, by its fence command or according to an operator
 _MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A process that is proven dead, how it went in words, and the routers that should know."""
+    """A process that is proven dead, how it ended as text, and the routers to report it to."""
 
     name: str
     epoch: int
@@ -27,7 +27,8 @@ class Ended:
 
 
 class EndedProcesses:
-    """The newest of them are kept in a folder. They are numbered from 1 as they become known."""
+    """The newest ended processes, stored in a folder. They are numbered from 1 as they become
+    known."""
 
     def __init__(self, folder: Path) -> None:
         """Raises OSError or ValueError."""
@@ -36,24 +37,23 @@ class EndedProcesses:
         self._all: dict[int, Ended] = {}
         self._next = 1
         for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-            value = json.loads(path.read_text(encoding="utf-8"))
-            self._keep(Ended(**{**value, "routers": tuple(value["routers"])}))
+            self._keep(from_json(Ended, path.read_text(encoding="utf-8")))
 
     def add(self, ended: Ended) -> None:
-        """It is on disk on return."""
+        """Add a process. When this returns, it is on disk."""
         if self.find(ended.name, ended.epoch, ended.pid) is None:
             write_json(self._path(ended), asdict(ended))
             self._keep(ended)
 
     def find(self, name: str, epoch: int, pid: int) -> Ended | None:
-        """A worker by its epoch, a router by its pid."""
+        """Find a worker by its epoch, or a router by its pid."""
         for ended in reversed(self._all.values()):
             if ended.epoch == epoch and (epoch or (ended.name, ended.pid) == (name, pid)):
                 return ended
         return None
 
     def since(self, number: int) -> tuple[list[Ended], int]:
-        """All that became known after that number, and the last number."""
+        """All processes added after `number`, and the last number."""
         return [ended for n, ended in self._all.items() if n > number], self._next - 1
 
     def _keep(self, ended: Ended) -> None:

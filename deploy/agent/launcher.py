@@ -1,8 +1,8 @@
-"""`Launcher` over the hosts of a cluster, by way of their agents.
+"""A `Launcher` that starts processes on several hosts through their agents.
 
-What an agent has kept running is adopted by its name, so a controller that is started again finds
-its cluster. A host that is silent proves nothing: nothing of it is called dead, and nothing is
-started in its place, until its agent answers, or the host is switched off.
+Processes that agents have kept running are adopted by name, so a restarted controller finds its
+cluster. A silent host proves nothing: none of its processes counts as dead, and none is started
+elsewhere, until its agent answers or the host is switched off.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Self, TypeVar
@@ -19,73 +19,125 @@ from typing import Self, TypeVar
 import grpc
 
 from twolane.deploy.agent.client import AgentClient, handle_of_process
-from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig
+from twolane.deploy.agent.describe import describe_all
+from twolane.deploy.agent.ended import CLASS_A
+from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig, lost_handle
+from twolane.deploy.agent.host_status import status_of
+from twolane.deploy.agent.kept import latest, parsed
+from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
+from twolane.deploy.agent.made_hosts import MadeHosts, addressed
+from twolane.deploy.agent.revisions import fit_on_hosts
+from twolane.deploy.agent.switch import Switch
 from twolane.deploy.agent.term import Term
-from twolane.deploy.errors import DeposedError, NotProvenError, StartError
+from twolane.deploy.controller.desired import Desired, Seat
+from twolane.deploy.errors import DeposedError, NotProvenError, RefusedError, StartError
 from twolane.deploy.process.evidence import digest
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.cluster_spec import HostSpec
-from twolane.deploy.spec.specs import ProcessSpec
+from twolane.deploy.spec.revision import Fit
+from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.security.credentials import Credentials
-from twolane.v1 import agent_pb2, cluster_pb2
+from twolane.v1 import acts_pb2, agent_pb2, cluster_pb2
 
 log = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT")
 _RESULT = agent_pb2.FenceResponse
 _ASK_AGAIN_S = 1.0
-_NOW_S = 0.5  # for an answer of a host that an operator has seen off
 
 
 class AgentLauncher:
-    """A controller's launcher. Made by `connected`, closed by `close`."""
+    """The launcher of a controller. Create it with `connected`, and close it with `close`."""
 
     def __init__(
         self, hosts: Sequence[HostSpec], credentials: Credentials, term: Term, config: LinkConfig
     ) -> None:
         self.term = term
         self._links = {host.name: HostLink(host, credentials, term, config) for host in hosts}
+        self._switch = Switch(self._links, config)
         self._tasks = [
             asyncio.create_task(link.run(), name=f"watch-{name}")
             for name, link in self._links.items()
         ]
         self._handles: dict[str, Handle] = {}  # the latest incarnation of each name
-        self._seats: dict[str, tuple[str, int]] = {}  # of each name: its host, and how many GPUs
-        self._switching = {name: asyncio.Lock() for name in self._links}
+        self._seats: dict[str, tuple[str, int]] = {}  # by name: the host, and the number of GPUs
         self._is_stopping = False
+        self._kept_on_hosts = KeptOnHosts(self._links, term, self._call)
         self._outlives = False
         self.offered: dict[str, tuple[str, ...]] = {}  # GPUs, by host
-        self.declared_dead: dict[int, str] = {}  # epochs that are dead by class C, and their hosts
+        self.made = MadeHosts(self._links, self._switch.declared_dead)
+        self.desired: Desired | None = None  # as the controller before has left it
 
     @classmethod
     async def connected(
         cls, hosts: Sequence[HostSpec], credentials: Credentials, config: LinkConfig | None = None
     ) -> Self:
-        """With a term above all that the hosts have seen, and their GPUs. Raises `StartError` if
-        none of them answers, or one under another name."""
+        """Connect to the agents, with a term above every term that they have seen. Raises
+        `StartError` if none answers, or if one has another host name than expected."""
         config = config or LinkConfig()
-        answers = await asyncio.gather(*(_describe(host, credentials, config) for host in hosts))
-        found = {host.name: its for host, its in zip(hosts, answers, strict=True) if its}
+        there = [host for host in hosts if host.agent]
+        found = await describe_all(there, credentials, config)
         if not found:
-            raise StartError(f"no agent answers at {', '.join(host.agent for host in hosts)}")
-        for host in hosts:
+            raise StartError(f"no agent answers at {', '.join(host.agent for host in there)}")
+        for host in there:
             its = found.get(host.name)
             if its is not None and its.host != host.name:
                 raise StartError(
-                    f"the agent at {host.agent} is that of {its.host}, not {host.name}"
+                    f"the agent at {host.agent} is the one of {its.host}, not of {host.name}"
                 )
         highest = max(its.controller.term for its in found.values())
+        kept = latest(its.desired for its in found.values() if its.HasField("desired"))
+        try:
+            desired = parsed(kept)
+        except ValueError as error:
+            raise StartError(
+                f"what this cluster is to be was written by another version: {error}"
+            ) from error
         launcher = cls(hosts, credentials, Term(highest + 1, secrets.token_hex(8)), config)
         launcher.offered = {name: tuple(its.gpus) for name, its in found.items()}
+        launcher.desired = desired
+        launcher._kept_on_hosts.begin(desired, max(its.desired.revision for its in found.values()))
+        launcher.made.take_over(launcher.desired, found)
+        for link in launcher._links.values():
+            link.desired = kept
         await asyncio.gather(*(launcher._links[name].until_heard() for name in found))
         return launcher
 
+    @property
+    def controller(self) -> tuple[str, int]:
+        return self.term.controller, self.term.number
+
+    def vacate(self, name: str) -> None:
+        self._seats.pop(name, None)
+        self._handles.pop(name, None)
+
+    async def save(self, desired: Desired) -> None:
+        await self._kept_on_hosts.save(desired)
+
+    def want(self, hosts: Collection[str]) -> None:
+        self.made.want(hosts)
+
     def running(self) -> set[str]:
-        """The names of what agents have kept running."""
+        """The names of the processes that agents have kept running."""
         return {name for link in self._links.values() for name in link.live}
 
+    def found(self) -> list[Seat]:
+        return [
+            Seat(
+                name=its.name,
+                pool=its.pool,
+                host=link.host.name,
+                devices=tuple(its.devices),
+                roles=tuple(its.roles),
+                model_dir=its.model_dir,
+            )
+            for link in self._links.values()
+            for its in link.found()
+            if its.pool
+        ]
+
     async def end_others(self, names: Collection[str], grace_s: float) -> None:
-        """Stop what runs and is not of this cluster, as it is configured now."""
+        """Stop running processes that are not in `names`, the cluster's present configuration."""
         async with asyncio.TaskGroup() as tasks:
             for link in self._links.values():
                 for process in list(link.live.values()):
@@ -102,11 +154,26 @@ class AgentLauncher:
         self._seats[spec.name] = spec.host_name, len(getattr(spec, "devices", ()))
         if not await link.until_heard():
             raise StartError(f"{spec.name}: {link.host.name} ({link.host.agent}) is silent")
+        spec = addressed(spec, link.host)
         await self._end_elsewhere(spec.name, link)
-        handle = await self._adopted(spec, link) or await self._started(spec, link)
-        link.end_of(handle)
+        handle = self._lost(spec.name)
+        if handle is None:
+            handle = await self._adopted(spec, link) or await self._started(spec, link)
+            link.runs(handle)
+            if link.host.made is not None:
+                await self._kept_on_hosts.save_again()
         self._handles[spec.name] = handle
         return handle
+
+    def _lost(self, name: str) -> Handle | None:
+        """An incarnation that an earlier controller has known, in a pod that is gone without a
+        proof: it counts as running."""
+        for link in self._links.values():
+            for key in link.lost():
+                if key[0] == name:
+                    log.warning("%s (epoch %016x) ran in another pod of the name", *key[:2])
+                    return lost_handle(key, link.host.name)
+        return None
 
     async def wait_exit(self, handle: Handle) -> str:
         end = await asyncio.shield(self._links[handle.host_name].end_of(handle))
@@ -117,17 +184,20 @@ class AgentLauncher:
         link.check()
         if link.end_of(handle).done():
             return
-        if link.state is HostState.UP:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                answer = await self._fence(link, handle)
-                if answer.result != _RESULT.RESULT_FENCED:
-                    raise NotProvenError(f"{link.host.name}: {answer.why}")
-                link.note_end(handle.key, answer.how, answer.proof_class)
-                return
-        await self._switch_off(link)
+        if link.state is not HostState.UP:
+            await self._switch.off(link)
+            return
+        try:
+            answer = await self._fence(link, handle)
+        except grpc.aio.AioRpcError as error:
+            # A host that was heard a moment ago is not switched off: others run there.
+            text = error.details() or error.code().name
+            raise NotProvenError(f"{link.host.name}: {text}") from error
+        if answer.result != _RESULT.RESULT_FENCED:
+            raise NotProvenError(f"{link.host.name}: {answer.why}")
+        link.note_end(handle.key, answer.how, answer.proof_class)
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
-        self._is_stopping = True
         link = self._links[handle.host_name]
         if link.end_of(handle).done():
             return
@@ -141,8 +211,9 @@ class AgentLauncher:
             await asyncio.shield(link.end_of(handle))
 
     async def close(self) -> None:
-        """Fences what this controller has started. But a cluster that was found, or has come up,
-        runs on if nobody has asked to stop it, and one that is another controller's in any case.
+        """Fence the processes that this controller has started. A cluster that was adopted or has
+        come up keeps running unless a stop was requested; one that another controller has taken
+        over always keeps running.
         """
         is_ours = not any(link.is_deposed for link in self._links.values())
         if is_ours and (self._is_stopping or not self._outlives):
@@ -154,43 +225,81 @@ class AgentLauncher:
         await asyncio.wait(self._tasks)
 
     def outlive(self) -> None:
-        """From now on a failure of this controller ends no process."""
+        """Let the processes keep running if this controller fails from now on."""
         self._outlives = True
 
+    async def ends(self) -> None:
+        """The cluster is to stop: nothing outlives this controller, and the next cluster begins as
+        its topology says."""
+        self._is_stopping = True
+        await self._kept_on_hosts.forget()
+
+    async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
+        """Of several hosts that have run the process, the one where it has logged last answers."""
+        links = [link for link in self._links.values() if link.state is HostState.UP]
+        answers = await asyncio.gather(*(self._read_log_at(link, request) for link in links))
+        whys = [answer for answer in answers if isinstance(answer, str)]
+        found = [its for its in answers if not isinstance(its, str) and its.HasField("log")]
+        if not found:
+            silent = [link.host.name for link in self._links.values() if link not in links]
+            whys += [f"silent: {', '.join(silent)}"] * bool(silent)
+            also = f" ({'; '.join(whys)})" if whys else ""
+            raise RefusedError(f"no host that answers has a log of {request.name}{also}")
+        return min(found, key=lambda answer: answer.age_s).log
+
+    async def _read_log_at(
+        self, link: HostLink, request: acts_pb2.ReadLogRequest
+    ) -> agent_pb2.ReadHostLogResponse | str:
+        """The agent's answer, or why there is none."""
+        try:
+            return await self._call(link, partial(AgentClient.read_log, request=request))
+        except grpc.aio.AioRpcError as error:
+            why = f"{link.host.name}: {error.details()}"
+            log.warning("%s", why)
+            return why
+
+    async def fit_of(
+        self, model: ModelSpec, model_dir: str, *, loads: Collection[str], others: Collection[str]
+    ) -> Fit:
+        return await fit_on_hosts(self._links, model, model_dir, loads=loads, others=others)
+
     def hosts(self) -> list[cluster_pb2.HostStatus]:
-        """Every host and who has a seat there."""
-        return [self._status(link) for link in self._links.values()]
+        """Every host that is there or should be, with the workers that have a seat there."""
+        found = [status_of(link, self._seats) for link in self._links.values()]
+        return [host for host in found if host.workers or host.state != HostState.AWAY.value]
 
     async def say_off(self, host_name: str) -> str:
-        """An operator has seen that the host is off: a proof of class C. Raises `NotProvenError`
-        for one that still answers, whose agent proves deaths itself."""
-        link = self._links.get(host_name)
-        if link is None:
-            raise NotProvenError(f"there is no host {host_name}, but {', '.join(self._links)}")
-        if link.state is HostState.UP and await self._answers(link):  # guard: a host that answers
-            raise NotProvenError(f"{host_name} answers: fence its workers, its agent proves that")
-        self._note_off(link, "its host is off, as an operator has seen")
-        return f"{host_name} is off: proof of class C"
+        return await self._switch.believe(host_name)
 
-    async def _answers(self, link: HostLink) -> bool:
-        """Now: a host that went off is called up for as long as its silence may be a pause."""
-        try:
-            async with link.client() as client:
-                await client.describe(within_s=_NOW_S)
-        except grpc.aio.AioRpcError:
-            return False
-        return True
+    @property
+    def lost(self) -> Collection[int]:
+        return [key[1] for link in self._links.values() for key in link.lost()]
+
+    def proven(self, epochs: Collection[int]) -> None:
+        for link in self._links.values():
+            for key in link.lost():
+                if key[1] in epochs:
+                    link.note_end(key, "has ended, as its pod's agent told a router", CLASS_A)
+
+    @property
+    def counters(self) -> Counter[str]:
+        return self.made.counters
+
+    @property
+    def declared_dead(self) -> Collection[int]:
+        return self._switch.declared_dead
 
     async def prove(self, epoch: int) -> None:
-        """Have the agent that has it tell the routers again that this epoch is dead; one that a
-        peer wants dead and that is not ours is killed."""
+        """Have the agents kill this epoch if it still runs, and report its death to the routers
+        again."""
         for link in self._links.values():
             if link.state is HostState.UP:
                 with contextlib.suppress(grpc.aio.AioRpcError):
                     await self._call(link, partial(AgentClient.fence, name="", epoch=epoch))
 
     async def _adopted(self, spec: ProcessSpec, link: HostLink) -> Handle | None:
-        """What its agent has kept running, if that is alike; else it is stopped."""
+        """The process that the agent has kept running, if its configuration is equal. Otherwise
+        that process is stopped, and None returned."""
         process = link.live.get(spec.name)
         if process is None:
             return None
@@ -198,7 +307,7 @@ class AgentLauncher:
         if process.digest == digest(spec):
             self._outlives = True
             return handle
-        log.info("%s runs with another configuration: it is replaced", spec.name)
+        log.info("%s runs with another configuration and is replaced", spec.name)
         try:
             grace_s = spec.timing.stop_grace_s
             await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
@@ -207,40 +316,49 @@ class AgentLauncher:
         return None
 
     async def _started(self, spec: ProcessSpec, link: HostLink) -> Handle:
+        boot_id = link.boot_id
+        link.n_starting += 1
         try:
             answer = await self._call(link, partial(AgentClient.start, spec=spec))
         except grpc.aio.AioRpcError as error:
-            return await self._found_out(spec, link, error.details() or error.code().name)
+            why = error.details() or error.code().name
+            return await self._found_out(spec, link, boot_id, why)
         except asyncio.CancelledError:
+            link.may_run = True
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await self._call(link, partial(AgentClient.fence, name=spec.name, epoch=spec.epoch))
+                link.may_run = False
             raise
+        finally:
+            link.n_starting -= 1
         if answer.error:
             raise StartError(answer.error)
         return handle_of_process(answer.process, link.host.name)
 
-    async def _found_out(self, spec: ProcessSpec, link: HostLink, why: str) -> Handle:
-        """The answer to a start was lost. Returns the process if it serves; raises `StartError`
-        when it is proven that nothing is left of it, however long that takes."""
+    async def _found_out(self, spec: ProcessSpec, link: HostLink, boot_id: str, why: str) -> Handle:
+        """Find out what became of a start whose answer was lost. Returns the process if it serves.
+        Raises `StartError` once it is proven that nothing is left of it, however long that
+        takes."""
         while True:
             await asyncio.sleep(_ASK_AGAIN_S)
             link.check()
-            if link.state is HostState.OFF:
-                raise StartError(f"{spec.name}: {link.host.name} was switched off")
-            if link.state is not HostState.UP:
+            if link.state is HostState.OFF or boot_id in link.ended_boots:
+                raise StartError(f"{spec.name}: nothing of it is left on {link.host.name}")
+            if link.state is not HostState.UP or link.is_another_pod_than(boot_id):
                 continue
             process = link.live.get(spec.name)
             if process is not None and process.epoch == spec.epoch:
                 return handle_of_process(process, link.host.name)
             with contextlib.suppress(grpc.aio.AioRpcError):
                 answer = await self._call(
-                    link, partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
+                    link,
+                    partial(AgentClient.fence, name=spec.name, epoch=spec.epoch),
                 )
                 if answer.result != _RESULT.RESULT_NOT_PROVEN:
                     raise StartError(f"{spec.name}: {why}")
 
     async def _end_elsewhere(self, name: str, here: HostLink) -> None:
-        """One incarnation at a time, wherever it was placed before. Raises `StartError`."""
+        """End an incarnation on another host first: there is one at a time. Raises `StartError`."""
         for link in self._links.values():
             process = link.live.get(name)
             if process is None or link is here:
@@ -265,7 +383,7 @@ class AgentLauncher:
     async def _call(
         self, link: HostLink, call: Callable[[AgentClient], Awaitable[AnswerT]]
     ) -> AnswerT:
-        """One call of its agent. Raises `DeposedError`, and AioRpcError."""
+        """Make one call to the host's agent. Raises `DeposedError`, and AioRpcError."""
         try:
             async with link.client() as client:
                 return await call(client)
@@ -274,51 +392,3 @@ class AgentLauncher:
                 link.depose(error)
                 link.check()
             raise
-
-    async def _switch_off(self, link: HostLink) -> None:
-        """By its fence command. Raises `NotProvenError`."""
-        host = link.host
-        async with self._switching[host.name]:
-            if link.state is HostState.OFF:
-                return
-            if not host.fence_command:
-                raise NotProvenError(f"{host.name} silent; no fence command")
-            process = await asyncio.create_subprocess_shell(
-                host.fence_command, env={**os.environ, "TWOLANE_HOST": host.name}
-            )
-            code = await process.wait()
-            if code:  # guard: fence command
-                raise NotProvenError(f"{host.name} silent; its fence command ended with {code}")
-            self._note_off(link, "its host was switched off by the fence command")
-
-    def _note_off(self, link: HostLink, how: str) -> None:
-        log.warning("%s: %s", link.host.name, how)
-        for epoch in link.switched_off(how):
-            self.declared_dead[epoch] = link.host.name
-
-    def _status(self, link: HostLink) -> cluster_pb2.HostStatus:
-        gpus = {name: n for name, (host, n) in self._seats.items() if host == link.host.name}
-        note = ""
-        if link.state is not HostState.UP:
-            note = "fence command" if link.host.fence_command else "no fence command"
-        return cluster_pb2.HostStatus(
-            name=link.host.name,
-            state=link.state.value,
-            for_s=link.for_s,
-            workers=sorted(gpus),
-            gpus=sum(gpus.values()),
-            note=note,
-        )
-
-
-async def _describe(
-    host: HostSpec, credentials: Credentials, config: LinkConfig
-) -> agent_pb2.DescribeResponse | None:
-    """None: nobody answers there in time. Raises `StartError` for one that refuses us."""
-    async with AgentClient(host.agent, credentials, Term(0, "")) as client:
-        try:
-            return await client.describe(within_s=config.connect_s)
-        except grpc.aio.AioRpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                return None
-            raise StartError(f"the agent at {host.agent}: {error.details()}") from error

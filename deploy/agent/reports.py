@@ -1,4 +1,4 @@
-"""Tells routers that an epoch of this host is proven dead, so that pages are freed."""
+"""Reports to routers that an epoch of this host is proven dead, so that pages can be freed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ log = logging.getLogger(__name__)
 
 _CALL_S = 2.0
 _PAUSE_S = 1.0
-_FOR_S = 600.0  # routers remember proofs for as long
+_FOR_S = 600.0  # as long as routers remember proofs
 _FINAL = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
 
 
 class Reporter:
-    """Speaks for one host."""
+    """Reports the deaths on one host."""
 
     def __init__(self, host_name: str, credentials: Credentials) -> None:
         self._host_name = host_name
         self._credentials = credentials
 
     async def report(self, ended: Ended) -> None:
-        """Tell each of its routers, again until it has heard, for ten minutes at most."""
+        """Report a death to each of its routers, and retry for at most ten minutes."""
         async with asyncio.TaskGroup() as tasks:
             for router in ended.routers:
                 tasks.create_task(self._tell(router, ended), name=f"report-{router}")

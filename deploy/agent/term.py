@@ -1,17 +1,18 @@
-"""Whose commands an agent takes: those of the controller of the highest term that it has seen."""
+"""Terms of controllers: an agent obeys only the controller with the highest term that it has
+seen."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from twolane.deploy.process.evidence import write_json
+from twolane.deploy.spec.spec_json import from_json
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A controller: its term is higher than those of all controllers before it, its id random."""
+    """A controller, with a random id and a term above those of all earlier controllers."""
 
     number: int
     controller: str
@@ -21,22 +22,23 @@ class Term:
 
 
 class OldTermError(Exception):
-    """The command is of a controller that another one has replaced."""
+    """The command is from a controller that another one has replaced."""
 
 
 class TermFile:
-    """The highest term that this host has seen. It outlives the agent."""
+    """The highest term that this host has seen, in a file that outlives the agent."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError or ValueError for a file that cannot be read."""
+        """Raises OSError or ValueError if the file cannot be read."""
         self._path = path
         self.highest: Term | None = None
         if path.exists():
-            self.highest = Term(**json.loads(path.read_text(encoding="utf-8")))
+            self.highest = from_json(Term, path.read_text(encoding="utf-8"))
 
     def check(self, term: Term) -> None:
-        """Take a command of that controller. Raises `OldTermError` if the term is lower than the
-        highest seen, or is that of another controller. A higher one is on disk on return."""
+        """Accept a command of that controller. Raises `OldTermError` if the term is lower than the
+        highest seen, or equal and another controller's. When this returns, a higher term is on
+        disk."""
         if term == self.highest:
             return
         if self.highest is not None and term.number <= self.highest.number:  # guard: term

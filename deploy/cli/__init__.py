@@ -1,1 +1,1 @@
-"""The command lines, and what they print."""
+"""The commands `up`, `down`, `agent` and `plan`, and their output."""

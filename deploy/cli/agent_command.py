@@ -1,5 +1,5 @@
-"""`python -m twolane.deploy agent`: the process that starts and ends a host's workers and routers,
-and proves that they are dead."""
+"""`python -m twolane.deploy agent`: the process that starts and stops a host's workers and routers,
+and proves their deaths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import click
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.cli.flags import flags
-from twolane.deploy.errors import StartError
+from twolane.deploy.cli.seconds import Seconds
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.process.child import log_to_stderr
-from twolane.deploy.process.descriptors import TooFewDescriptorsError, raise_limit
+from twolane.deploy.process.descriptors import UnfitSystemError, raise_limit
+from twolane.deploy.spec.declared_options import declared
 from twolane.deploy.spec.devices import visible_devices
-from twolane.deploy.spec.options import declared
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
 from twolane.deploy.spec.settings import ClusterSettings
 from twolane.deploy.spec.tls import TLS_OPTIONS, tls_files
@@ -30,7 +31,7 @@ from twolane.security.tls import TlsFilesError
 AGENT_PORT = 7210
 _TLS = (*TLS_OPTIONS, "insecure")
 _NOT_TLS = [each.key for each in declared(ClusterSettings) if each.key not in _TLS]
-_REFUSALS = (StartError, ListenError, TlsFilesError, TooFewDescriptorsError)
+_REFUSALS = (StartError, NotProvenError, ListenError, TlsFilesError, UnfitSystemError)
 log = logging.getLogger(__name__)
 
 
@@ -60,6 +61,18 @@ log = logging.getLogger(__name__)
     metavar="NAMES",
     help="GPUs to give away, as CUDA_VISIBLE_DEVICES names them.  [default: all that it sees]",
 )
+@click.option(
+    "--host-uid",
+    default="",
+    help="Tells this host from an earlier one of the same name, whose processes have ended, as a "
+    "pod's UID does.  [default: its boot id]",
+)
+@click.option(
+    "--drain-s",
+    type=Seconds(),
+    help="At SIGTERM, let its processes finish their requests for up to so long, and end them.  "
+    "[default: leave them running]",
+)
 @flags(ClusterSettings, leave_out=_NOT_TLS)
 @secret_option("~/.twolane/secret, made where there is none")
 def agent(
@@ -69,13 +82,16 @@ def agent(
     state_dir: Path | None,
     log_dir: Path | None,
     gpus: str | None,
+    host_uid: str,
+    drain_s: float | None,
     secret_file: Path | None,
     tls_ca: str,
     tls_cert: str,
     tls_key: str,
     insecure: bool,
 ) -> None:
-    """Run this host's agent until SIGTERM. The processes it started keep running without it."""
+    """Run this host's agent until SIGTERM. The processes it started keep running without it, except
+    with --drain-s."""
     host, _, port = listen.rpartition(":")
     if not (host and port.isdigit()):
         raise click.UsageError(f"--listen is {listen}; it must be HOST:PORT")
@@ -86,6 +102,7 @@ def agent(
         files = tls_files(tls_ca, tls_cert, tls_key)
         config = AgentConfig(
             host_name=name,
+            host_uid=host_uid,
             bind_host=bare(host),
             port=int(port),
             state_dir=state,
@@ -98,12 +115,12 @@ def agent(
             gpus=visible_devices() if gpus is None else tuple(filter(None, gpus.split(","))),
         )
         log_to_stderr()
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(config, drain_s))
     except (*_REFUSALS, OSError, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
 
 
-async def _serve(config: AgentConfig) -> None:
+async def _serve(config: AgentConfig, drain_s: float | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -116,4 +133,9 @@ async def _serve(config: AgentConfig) -> None:
         stopping.cancel()
         if broken.done():
             await broken
+        if drain_s is not None:
+            log.info(
+                "agent %s lets its processes finish, for up to %g s", config.host_name, drain_s
+            )
+            await server.stop_all(drain_s)
         broken.cancel()

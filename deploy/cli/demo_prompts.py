@@ -1,4 +1,4 @@
-"""What the demo asks: a story, a chat, and something to remember."""
+"""The demo's prompts: a story, a chat, and a fact to recall from a list."""
 
 from __future__ import annotations
 

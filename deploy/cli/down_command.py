@@ -1,8 +1,10 @@
-"""`python -m twolane.deploy down` ends a cluster on several hosts through their agents."""
+"""`python -m twolane.deploy down`: stops a cluster on several hosts through their agents, or one on
+Ray."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import click
 
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
+from twolane.deploy.cli.own_stdout import take_over
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.resolve import resolve
@@ -35,8 +38,9 @@ def down(
         raise click.UsageError("name either a --topology, or a --ray-address")
     try:
         if topology is None:
+            out = take_over(sys.stdout, others=sys.stderr.fileno())
             _end_on_ray(str(ray_address), cluster)
-            click.echo("stopped")
+            click.echo("stopped", file=out)
             return
         given = read_topology(find_topology(topology))
         hosts = [host.spec() for host in given.hosts]
@@ -53,16 +57,16 @@ def down(
 
 
 def _end_on_ray(address: str, cluster: str) -> None:
-    """End the cluster of that name on Ray. Raises `StartError`, and `NotProvenError` naming the
-    hosts that do not answer."""
+    """Stop the cluster of that name on Ray. Raises `StartError`, and `NotProvenError` with the
+    names of the hosts that do not answer."""
     silent = down_over_ray(address, cluster)
     if silent:
         raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
 
 
 async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
-    """End every process on the hosts. A running launcher learns that its term is over, and exits.
-    Raises `NotProvenError` naming the hosts that do not answer."""
+    """Stop every process on the hosts. A launcher that runs finds its term superseded, and exits.
+    Raises `NotProvenError` with the names of the hosts that do not answer."""
     launcher = await AgentLauncher.connected(hosts, credentials)
     try:
         await launcher.end_others((), grace_s)

@@ -1,4 +1,4 @@
-"""Makes click options from the options that dataclasses declare."""
+"""Builds click options from the options that dataclasses declare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_origin
 import click
 from click.core import ParameterSource
 
-from twolane.deploy.spec.options import Declared, declared
+from twolane.deploy.spec.declared_options import Declared, declared
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -29,7 +29,7 @@ def flags(
 
 
 def said(context: click.Context) -> dict[str, Any]:
-    """The options that the user gave to a command, by name; defaults are left out."""
+    """The options that the user set, by name, without defaults."""
     unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     return {
         name: value
@@ -40,14 +40,14 @@ def said(context: click.Context) -> dict[str, Any]:
 
 def _flag(each: Declared, usual: Any) -> Callable[[CommandT], CommandT]:
     """The click option of a declared option. `usual` overrides its default unless it is None."""
-    help, in_words, _ = each.option.help.partition("  [default:")
-    is_told = bool(in_words) and usual is None
+    help, default_text, _ = each.option.help.partition("  [default:")
+    default_is_in_help = bool(default_text) and usual is None
     usual = each.usual if usual is None else usual
     facts: dict[str, Any] = {
-        "help": (each.option.help if is_told else help) or None,
+        "help": (each.option.help if default_is_in_help else help) or None,
         "metavar": each.option.metavar,
-        "default": None if is_told else usual,
-        "show_default": not is_told and usual not in (None, False),
+        "default": None if default_is_in_help else usual,
+        "show_default": not default_is_in_help and usual not in (None, False),
     }
     flag = each.flag
     if each.hint is bool and each.may_be_none:

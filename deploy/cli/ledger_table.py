@@ -1,4 +1,4 @@
-"""A table of where the time of each request went."""
+"""A table that shows where each request spent its time."""
 
 from __future__ import annotations
 

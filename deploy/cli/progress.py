@@ -25,7 +25,7 @@ _STYLE = {
 
 
 class Progress:
-    """Call it with each event. Times are in seconds since it was constructed."""
+    """A callable that prints one event. Times shown are in seconds since its construction."""
 
     def __init__(
         self,
@@ -48,10 +48,11 @@ class Progress:
             case Kind.STOPPING | Kind.STOPPED:
                 self._console.print(f"{after_s:7.1f} s  {event.kind.value}")
             case _:
-                style = _STYLE.get(event.kind, "default")
+                style, facts = _STYLE.get(event.kind, "default"), escape(_facts(event))
+                name = f"{event.name:<13}" if facts else event.name
                 self._console.print(
-                    f"{after_s:7.1f} s  [{style}]{event.kind.value:<10}[/] "
-                    f"[bold]{event.name:<13}[/] {escape(_facts(event))}".rstrip(),
+                    f"{after_s:7.1f} s  [{style}]{event.kind.value:<10}[/] [bold]{name}[/]"
+                    f"{' ' * bool(facts)}{facts}",
                     soft_wrap=True,
                 )
 

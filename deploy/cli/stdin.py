@@ -1,4 +1,4 @@
-"""Stops the cluster when the parent process closes our standard input."""
+"""Detects the end of standard input, at which a cluster stops."""
 
 from __future__ import annotations
 

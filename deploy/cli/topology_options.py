@@ -13,6 +13,7 @@ from twolane.deploy.spec.topology import (
     OPTIONS,
     RayOptions,
     RouterOptions,
+    ScalerOptions,
     TimingOptions,
     Topology,
     TopologyError,
@@ -25,6 +26,7 @@ from twolane.deploy.spec.topology_file import find_topology, read_topology
 _COUNTS = ("prefill", "decode", "colocated")
 _PARTS: dict[str, type[BaseModel]] = {
     "ray": RayOptions,
+    "scaler": ScalerOptions,
     "router": RouterOptions,
     "timing": TimingOptions,
     "workers": WorkerOptions,
@@ -32,8 +34,8 @@ _PARTS: dict[str, type[BaseModel]] = {
 
 
 def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topology:
-    """`topology_of` the options, and of the file that `--topology` names. Also raises
-    `StartError`."""
+    """`topology_of` the options and the file that `--topology` names. Also raises `StartError` if
+    the file is not found or not valid."""
     file = options.get("topology")
     base = None if file is None else read_topology(find_topology(file), is_whole=role is None)
     return topology_of(options, base, role=role)
@@ -42,8 +44,8 @@ def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topo
 def topology_of(
     options: Mapping[str, Any], base: Topology | None = None, *, role: str | None = None
 ) -> Topology:
-    """A topology from `options`, those that were given, by name, and from `base`, the file's. With
-    a `role`, it is that of a single worker.
+    """The topology for `options` (those that the user set, by name) and `base` (the file's). With a
+    `role`, that of a single worker.
 
     Raises `click.UsageError` for contradictions, and for options about pools beside a file: only
     the file can set these.
@@ -72,7 +74,7 @@ def topology_of(
 
 
 def _pools(options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The pools for the counts of workers. Without colocated workers, a missing count is 1."""
+    """The pools for the numbers of workers, which are 1 by default if no worker is colocated."""
     colocated = options.get("colocated", 0)
     counts = {name: options.get(name, 0 if colocated else 1) for name in ("prefill", "decode")}
     counts["both"] = colocated

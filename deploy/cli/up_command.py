@@ -23,6 +23,7 @@ from rich.console import Console
 from twolane.cli.examples import epilog
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
+from twolane.deploy.cli.own_stdout import take_over
 from twolane.deploy.cli.progress import Progress
 from twolane.deploy.cli.start_failed import StartFailed, code_of
 from twolane.deploy.cli.stdin import read_stdin
@@ -32,13 +33,14 @@ from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.spec.cluster_spec import ClusterSpec
-from twolane.deploy.spec.devices import settled
+from twolane.deploy.spec.devices import settled, visible_devices
 from twolane.deploy.spec.listeners import check_listeners
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
     ClusterSettings,
     RaySettings,
     RouterSettings,
+    ScalerSettings,
     TimingSpec,
     WorkerSettings,
 )
@@ -72,6 +74,7 @@ _COUNT = click.IntRange(min=0)
     EngineConfig,
     WorkerSettings,
     TimingSpec,
+    ScalerSettings,
 )
 @secret_option("drawn, so that nobody else can join")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="Keep the processes' output here.")
@@ -85,7 +88,6 @@ def up(context: click.Context, /, **given: Any) -> None:
     Without --colocated, there is one prefill and one decode worker unless you say otherwise.
     """
     from twolane.deploy.cli.topology_options import read_options
-    from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology_file import write_topology
     from twolane.router.shared.address import without_secrets
 
@@ -97,14 +99,22 @@ def up(context: click.Context, /, **given: Any) -> None:
         if given["print_topology"]:
             print(without_secrets(write_topology(topology)), end="")
             return
+        if topology.launcher == "kubernetes":
+            raise StartError(
+                "launcher is kubernetes: its controller is `python -m twolane.deploy controller`, "
+                "in a pod"
+            )
         cluster = _cluster(topology, given["secret_file"], scratch)
-        # agents' hosts and those of another Ray have their own ports and files
+        # not for agents or another Ray: their hosts' ports and files cannot be checked here
         if topology.launcher != "agents" and not _is_on_another_ray(topology):
             specs: list[ProcessSpec] = [*cluster.routers(), *cluster.workers()]
             check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
             _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
+            if topology.launcher == "ray":
+                out = take_over(out, others=own_log.fileno())
+                tell = partial(_print_json, out)
             if not given["as_json"]:
                 tell = Progress(Console(file=out, highlight=False), cluster, log_dir)
             tell = partial(_tell_and_log, _while_read(tell, out), own_log, scratch)
@@ -127,10 +137,9 @@ def up(context: click.Context, /, **given: Any) -> None:
                 up_over_ray(topology, cluster, tell, scratch)
                 return
             launcher = _launcher(topology.launcher, cluster, log_dir, scratch)
-            supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir)
-            last_words = None if given["as_json"] else scratch / LAST_WORDS
             eof = given["until_stdin_closes"]
-            asyncio.run(_keep_up(supervisor, tell, eof, last_words, scratch))
+            last_words = None if given["as_json"] else scratch / LAST_WORDS
+            asyncio.run(_bring_up(launcher, cluster, tell, log_dir, eof, last_words, scratch))
     except (StartError, DeposedError) as error:
         if given["as_json"]:
             _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
@@ -139,13 +148,13 @@ def up(context: click.Context, /, **given: Any) -> None:
 
 
 def _is_on_another_ray(topology: Topology) -> bool:
-    """Whether the cluster goes on a Ray that runs already, instead of one that we start."""
+    """Whether the cluster runs on an existing Ray, not on one that we start."""
     return bool(topology.launcher == "ray" and topology.ray.address != "local")
 
 
 def _check_ports(cluster: ClusterSpec) -> None:
-    """Raise if a port is taken, before anything is started. If a port is taken later, the router
-    reports it."""
+    """Raise `StartError` if a port is in use, before any process starts. The router reports a port
+    that is taken later."""
     router, its = cluster.router(), cluster.settings
     wanted = [
         (its.host, its.port, "--port"),
@@ -173,15 +182,39 @@ def _cluster(topology: Topology, secret_file: Path | None, scratch: Path) -> Clu
     from twolane.deploy.spec.resolve import resolve
 
     cluster = resolve(topology)
-    if topology.launcher == "agents":  # they know what GPUs there are
+    if topology.launcher == "agents":  # they know their GPUs
         return cluster
     if secret_file is not None:
         cluster = replace(cluster, secret=read_secret(secret_file))
-    if _is_on_another_ray(topology):  # which knows, too
+    if _is_on_another_ray(topology):  # so does Ray
         return cluster
     cluster = settled(cluster, share=topology.share_gpus)
-    # in the folder of this run, which is its user's alone, and where the client looks for it
+    # in this run's folder, which only its user can read, and where clients look for it
     return replace(cluster, admin_socket=str(scratch / SOCKET_NAME))
+
+
+async def _bring_up(
+    launcher: Launcher,
+    cluster: ClusterSpec,
+    tell: Callable[[Event], None],
+    log_dir: Path,
+    until_stdin_closes: bool,
+    last_words: Path | None,
+    folder: Path,
+) -> None:
+    """Start the workers' processes first: they import their engines while the rest is imported
+    here, and while routers start."""
+    offered: tuple[str, ...] = ()  # a Ray that we start knows its GPUs itself
+    if isinstance(launcher, ProcessLauncher):
+        for spec in cluster.workers():
+            launcher.prepare(spec)
+        offered = visible_devices() if cluster.devices else ()
+    from twolane.deploy.launch.from_cluster import inventory_of
+    from twolane.deploy.launch.supervisor import Supervisor
+
+    inventory = inventory_of(cluster, {"": offered})
+    supervisor = Supervisor(cluster, launcher, tell, log_dir=log_dir, inventory=inventory)
+    await _keep_up(supervisor, tell, until_stdin_closes, last_words, folder)
 
 
 async def _keep_up(
@@ -195,15 +228,15 @@ async def _keep_up(
 
     def ask_to_stop() -> None:
         if not supervisor.is_up:
-            # No request is running, and a starting Ray cannot be cancelled: the front kills every
-            # process that was started.
+            # No request is running, and a start of Ray cannot be cancelled. Exit; the front process
+            # kills every process that was started.
             try:
                 tell(Event(kind=Kind.STOPPING))
                 if last_words is not None:
                     last_words.write_text("           stopped\n")
-            finally:  # whoever reads may be gone
+            finally:  # also if nobody reads the output any more
                 os._exit(0)
-        if stop.is_set():  # the second Ctrl-C is impatient
+        if stop.is_set():  # at the second Ctrl-C, do not wait for running answers
             hurry.set()
         stop.set()
 
@@ -220,13 +253,14 @@ async def _keep_up(
 def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> Launcher:
     if kind == "process":
         return ProcessLauncher(log_dir)
-    missing = missing_for_serving(kind)  # a file may ask for it, too
+    missing = missing_for_serving(kind)  # the launcher may be set in a file
     if missing is not None:
         raise StartError(missing)
     from twolane.deploy.launch.ray_launcher import RayLauncher  # Ray takes a second to import
 
-    os.chdir(scratch)  # Ray has its workers import from where it is started, ahead of our packages
-    # Not below the log directory: Ray's sockets want a short path. Ray counts no shared GPUs.
+    os.chdir(scratch)  # Ray's workers import first from the folder in which Ray was started
+    # Not below the log directory, as paths of Ray's sockets must be short. Ray gets no GPUs that
+    # workers share.
     n_actors, each = cluster.n_workers + len(cluster.routers()), cluster.devices
     n_gpus = len(each) if len(each) == len({*each}) else 0
     return RayLauncher(log_dir, scratch / "r", n_actors=n_actors, n_gpus=n_gpus)
@@ -234,15 +268,15 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
 
 @contextlib.contextmanager
 def _prints_to(log: Path) -> Iterator[TextIO]:
-    """Print our lines to the real standard output. Everything else that prints, Ray above all, is
-    redirected."""
+    """Redirect standard output to the log, for Ray above all; our events are printed to the real
+    one. Yields the log."""
     with log.open("a") as file, contextlib.redirect_stdout(file):
         yield file
 
 
 def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
-    """Report each event and log it. A death is also marked for the front, which then keeps the
-    logs."""
+    """Log the event and call `tell`. After a death, also leave a mark at which the front process
+    keeps the logs."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
     if event.kind is Kind.DIED:
@@ -251,7 +285,7 @@ def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, eve
 
 
 def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event], None]:
-    """Call `tell` until the reader of `out` is gone; then stop the cluster as Ctrl-C does."""
+    """Wrap `tell`: when the reader of `out` is gone, stop the cluster as Ctrl-C does."""
     is_read = True
 
     def tell_reader(event: Event) -> None:
@@ -260,9 +294,9 @@ def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event],
             return
         try:
             tell(event)
-        except (BrokenPipeError, SystemExit):  # rich makes the second of the first
+        except (BrokenPipeError, SystemExit):  # rich turns the first into the second
             is_read = False
-            with open(os.devnull, "w") as nowhere:  # what waits in `out` goes there at our end
+            with open(os.devnull, "w") as nowhere:  # for what `out` flushes at exit
                 os.dup2(nowhere.fileno(), out.fileno())
             signal.raise_signal(signal.SIGINT)
             with contextlib.suppress(BrokenPipeError):  # of standard error, too

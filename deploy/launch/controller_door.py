@@ -19,8 +19,8 @@ from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.rpc.call_gate import Context
+from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.handlers import unary
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
 from twolane.security.gate import Gate
 from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2

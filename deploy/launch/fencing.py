@@ -19,16 +19,17 @@ from twolane.deploy.launch.router_clients import RouterClients
 from twolane.deploy.process.handshake import Handle
 from twolane.v1 import cluster_pb2
 
-GONE = "gone"  # a word of WorkerStatus.state
-UP = "up"  # and of HostStatus.state
+GONE = "gone"  # a value of WorkerStatus.state
+UP = "up"  # a value of HostStatus.state
+AWAY = "away"  # another
 OFF = "C"  # class of proof: the host was switched off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencingConfig:
-    """`hung_factor`: a worker is killed if its step takes this many times the time after which a
-    step is late. `lost_s`: a worker is killed if the router has not known it, or has called it
-    gone, for this long."""
+    """`poll_s`: between two looks. `hung_factor`: a worker is killed if its step takes this many
+    times the time after which a step is late. `lost_s`: a worker is killed if the router has not
+    known it, or has called it gone, for this long."""
 
     poll_s: float = 1.0
     hung_factor: float = 2.0
@@ -36,7 +37,7 @@ class FencingConfig:
 
 
 class Fencing:
-    """`run` it while the cluster is up. `workers` returns the workers that run."""
+    """`look` again and again while the cluster is up. `workers` returns the workers that run."""
 
     def __init__(
         self,
@@ -52,11 +53,11 @@ class Fencing:
         self._tell = tell
         self._hosts = hosts
         self._dead: set[int] = set()  # every epoch of ours that is proven dead
-        self._unreported: set[int] = set()  # those of them that the router may not know of
+        self._unreported: set[int] = set()  # dead epochs that the router may not know of
         self._present_at: dict[int, float] = {}  # when the router last had each running worker
         self._fencing: dict[int, asyncio.Task[None]] = {}
         self._off_reported: set[int] = set()  # epochs of class C that the router knows of
-        self._silent: set[str] = set()  # hosts that were told of
+        self._silent: set[str] = set()  # hosts already reported as lost
 
     def proven_dead(self, epoch: int) -> None:
         """Record a worker's death for the router. On hosts with agents, the agents report it."""
@@ -65,23 +66,25 @@ class Fencing:
             if self._hosts is None:
                 self._unreported.add(epoch)
 
-    async def run(self, client: RouterClients) -> None:
-        """Fence workers until cancelled. Raises `DeposedError`."""
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                await asyncio.sleep(self._config.poll_s)
-                seen = await client.workers(self._look_at_hosts())
-                # what is gone says nothing any more: its last report is old
-                members = [member for member in seen if member.state != GONE]
-                wanted = {epoch for member in members for epoch in member.load.fence_wanted}
-                present = {member.worker.epoch for member in members}
-                why = dict.fromkeys(wanted, "a peer must know that it writes no more")
-                why |= self._hung(members) | self._lost(present, is_news=bool(seen))
-                for handle in self._workers():
-                    if handle.epoch in why and handle.epoch not in self._fencing:
-                        fence = self._fence(handle, why[handle.epoch])
-                        self._fencing[handle.epoch] = tasks.create_task(fence)
-                await self._report(client, wanted)
+    async def look(
+        self,
+        client: RouterClients,
+        seen: Sequence[cluster_pb2.WorkerStatus],
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        """Fence whoever must be, as a task; `seen` is what routers know of workers now. Raises
+        `DeposedError`."""
+        # a worker that is gone sends no reports, and its last one is old
+        members = [member for member in seen if member.state != GONE]
+        wanted = {epoch for member in members for epoch in member.load.fence_wanted}
+        present = {member.worker.epoch for member in members}
+        why = dict.fromkeys(wanted, "a peer needs proof that it does not write any more")
+        why |= self._hung(members) | self._lost(present, is_news=bool(seen))
+        for handle in self._workers():
+            if handle.epoch in why and handle.epoch not in self._fencing:
+                fence = self._fence(handle, why[handle.epoch])
+                self._fencing[handle.epoch] = tasks.create_task(fence)
+        await self._report(client, wanted)
 
     async def _fence(self, handle: Handle, why: str) -> None:
         """Kill one worker. The task that waits for it reports its end."""
@@ -93,7 +96,7 @@ class Fencing:
             text = f"not proven dead: {error}"
             self._tell(Event(kind=Kind.LOST, name=handle.name, epoch=handle.epoch, text=text))
             await asyncio.sleep(self._config.lost_s)
-        self._fencing.pop(handle.epoch, None)  # from now on it may be tried again
+        self._fencing.pop(handle.epoch, None)  # from now on it may be fenced again
 
     async def _report(self, client: RouterClients, wanted: set[int]) -> None:
         if self._hosts is None:
@@ -110,14 +113,14 @@ class Fencing:
         for epoch in sorted(wanted - off - running):
             await self._hosts.prove(epoch)
 
-    def _look_at_hosts(self) -> list[cluster_pb2.HostStatus]:
+    def hosts(self) -> list[cluster_pb2.HostStatus]:
         """The hosts' status. Emits an event for each host that stopped or resumed answering."""
         hosts = [] if self._hosts is None else self._hosts.hosts()
         for host in hosts:
             if host.state == UP and host.name in self._silent:
                 self._silent.discard(host.name)
                 self._tell(Event(kind=Kind.FOUND, name=host.name, text="it answers again"))
-            elif host.state != UP and host.name not in self._silent:
+            elif host.state not in (UP, AWAY) and host.name not in self._silent:
                 self._silent.add(host.name)
                 self._tell(Event(kind=Kind.LOST, name=host.name, text=_loss(host)))
         return hosts
@@ -141,7 +144,7 @@ class Fencing:
             epoch: now if epoch in seen else self._present_at.get(epoch, now) for epoch in running
         }
         return {
-            epoch: f"it runs, and the router has been without it for {now - at:.0f} s"
+            epoch: f"it runs, but the router has not heard from it for {now - at:.0f} s"
             for epoch, at in self._present_at.items()
             if now - at > self._config.lost_s
         }

@@ -25,7 +25,7 @@ class LoadingNews:
             return ""
         with self._log.open("rb") as file:
             file.seek(self._at)
-            whole, end, _ = file.read().rpartition(b"\n")  # a line may be half written
+            whole, end, _ = file.read().rpartition(b"\n")  # the last line may be incomplete
         self._at += len(whole) + len(end)
         lines = whole.decode("utf-8", errors="replace").splitlines()
         return next((line.partition(_MARK)[2] for line in reversed(lines) if _MARK in line), "")

@@ -1,4 +1,4 @@
-"""How a process ended that is not our child: the kernel reports it for a pidfd (Linux 6.15)."""
+"""How a process that is not our child has ended: the kernel reports it for a pidfd (Linux 6.15)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _exit_status(pidfd: int) -> int | None:
     info = bytearray(struct.pack("Q", _EXIT).ljust(_INFO_BYTES, b"\0"))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)
-    except OSError:  # it is not reaped yet, or this kernel does not know
+    except OSError:  # not reaped yet, or the kernel is too old
         return None
     (mask,) = struct.unpack_from("Q", info)
     (status,) = struct.unpack_from("i", info, _INFO_BYTES - 4)

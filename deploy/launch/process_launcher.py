@@ -1,4 +1,4 @@
-"""`Launcher` with processes of this host."""
+"""A `Launcher` that starts processes on this host."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import RefusedError, StartError
 from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.process.cpu_share import try_prefer
 from twolane.deploy.process.handshake import Handle, Ready, handle_of, read_ready
 from twolane.deploy.spec.devices import environment_of
 from twolane.deploy.spec.spec_json import to_json
-from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.rpc.log_file import read_log_file
+from twolane.v1 import acts_pb2
 
 DEPLOY_COMMAND = (sys.executable, "-m", "twolane.deploy")
 
@@ -43,23 +45,28 @@ class ProcessLauncher:
         self._command = tuple(command)
         self._state_dir = state_dir
         self._processes: dict[str, HostProcess] = {}  # the latest incarnation of each name
+        self._prepared: dict[str, _Spawned] = {}
+
+    def prepare(self, spec: WorkerSpec) -> None:
+        """Start the worker's process, to which `start` will send its spec: it imports its engine's
+        packages meanwhile. Of `spec`, only what a process gets when it starts must be known: its
+        name, model and devices. Raises `StartError`."""
+        self._prepared[spec.name] = self._spawn(spec)
 
     async def start(self, spec: ProcessSpec) -> Handle:
         if spec.name in self._processes:
             await self._processes.pop(spec.name).kill()  # one incarnation at a time
         if self._state_dir is not None:
             spec = replace(spec, state_dir=str(self._state_dir))
-        log = self._log_dir / f"{spec.name}.log"
+        spawned = self._prepared.pop(spec.name, None) or self._spawn(spec)
         try:
-            process, read_fd = self._spawn(spec, log)
-        except OSError as error:  # no memory, no descriptor, no disk: later there may be
-            raise StartError(f"{spec.name}: {error}") from error
-        try:
-            ready: Ready = read_ready(await _read_line(read_fd), spec.name, log)
+            _send(spawned.popen, to_json(spec))
+            line = await _read_line(spawned.read_fd)
+            ready: Ready = read_ready(line, spec.name, self._log_of(spec))
         except BaseException:
-            await process.kill()
+            await spawned.process.kill()
             raise
-        self._processes[spec.name] = process
+        self._processes[spec.name] = spawned.process
         return handle_of(spec, ready)
 
     def adopt(self, name: str, process: HostProcess) -> None:
@@ -87,7 +94,13 @@ class ProcessLauncher:
             pass
         await process.kill()
 
+    async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
+        return read_own_log(self._log_dir, request)
+
     async def close(self) -> None:
+        while self._prepared:
+            _, spawned = self._prepared.popitem()
+            await spawned.drop()
         for process in self._processes.values():
             await process.kill()
 
@@ -97,20 +110,32 @@ class ProcessLauncher:
             process.let_go()
         self._processes.clear()
 
-    def _spawn(self, spec: ProcessSpec, log: Path) -> tuple[HostProcess, int]:
-        """Start the process. Returns it, and the read end of the pipe on which it will report that
-        it is ready."""
-        log.parent.mkdir(parents=True, exist_ok=True)  # cleaners of /tmp take old folders
+    def _log_of(self, spec: ProcessSpec) -> Path:
+        return self._log_dir / f"{spec.name}.log"
+
+    def _spawn(self, spec: ProcessSpec) -> _Spawned:
+        """Raises `StartError`."""
+        try:
+            return self._try_spawn(spec)
+        # No memory, descriptor or disk space now; a later start may succeed.
+        except OSError as error:
+            raise StartError(f"{spec.name}: {error}") from error
+
+    def _try_spawn(self, spec: ProcessSpec) -> _Spawned:
+        log = self._log_of(spec)
+        # It may have been removed by a cleaner of /tmp.
+        log.parent.mkdir(parents=True, exist_ok=True)
         read_fd, write_fd = os.pipe()
         try:
             with log.open("ab") as output:
-                process = subprocess.Popen(
+                popen = subprocess.Popen(
                     [
                         *self._command,
                         "router" if isinstance(spec, RouterSpec) else "worker",
                         "--spec-from-stdin",
                         *("--ready-fd", str(write_fd)),
                         *("--parent-pid", str(os.getpid())),
+                        *_engine_options(spec),
                     ],
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -125,15 +150,54 @@ class ProcessLauncher:
         finally:
             os.close(write_fd)
         if isinstance(spec, RouterSpec):
-            try_prefer(process.pid)
-        _send(process, to_json(spec))
-        process.returncode = 0  # it is waited for below, by its pidfd
-        return HostProcess(process.pid, os.pidfd_open(process.pid), is_child=True), read_fd
+            try_prefer(popen.pid)
+        popen.returncode = 0  # stops Popen from waiting for it: its pidfd is used
+        process = HostProcess(popen.pid, os.pidfd_open(popen.pid), is_child=True)
+        return _Spawned(popen, process, read_fd)
 
     def _process(self, handle: Handle) -> HostProcess | None:
         """None if a later incarnation has replaced it, which proves it dead."""
         process = self._processes.get(handle.name)
         return process if process is not None and process.pid == handle.pid else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spawned:
+    """A process that waits for its spec. It reports at the other end of `read_fd` that it
+    serves."""
+
+    popen: subprocess.Popen[bytes]
+    process: HostProcess
+    read_fd: int
+
+    async def drop(self) -> None:
+        """End it, without a spec."""
+        await self.process.kill()
+        os.close(self.read_fd)
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+
+
+def read_own_log(folder: Path, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
+    """A log of the launcher's own folder. Raises `RefusedError` if there is none, or if it cannot
+    be read."""
+    try:
+        found = read_log_file(folder, request, "the launcher")
+    except OSError as error:
+        raise RefusedError(f"the log of {request.name} cannot be read: {error}") from error
+    if found is None:
+        raise RefusedError(f"{folder} has no log of {request.name}")
+    return found.response
+
+
+def _engine_options(spec: ProcessSpec) -> tuple[str, ...]:
+    """What a worker imports while it waits for its spec. With several ranks, other processes
+    compute."""
+    if not isinstance(spec, WorkerSpec) or spec.model.engine == "fake":
+        return ()
+    if spec.model.config.tensor_parallel > 1:
+        return ()
+    return ("--imports-engine", "cuda" if spec.devices else "cpu")
 
 
 def _send(process: subprocess.Popen[bytes], spec: str) -> None:

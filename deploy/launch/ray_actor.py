@@ -47,11 +47,11 @@ class ServiceActor:
             os.setpgid(
                 0,
                 0,
-                # so that ranks are found by the launcher
+                # so that the launcher finds the ranks
                 # (`twolane.deploy.process.parent_death.end_group`)
             )
         die_with(launcher_pid)
-        end_with_threads()  # as in a plain process; here the service is a thread too
+        end_with_threads()  # as in a plain process; here the service runs on a thread, too
         parsed: ProcessSpec
         parsed = from_json(RouterSpec, spec) if kind == "router" else from_json(WorkerSpec, spec)
         log_to_stderr(parsed.log_level)
@@ -66,12 +66,12 @@ class ServiceActor:
         self._thread.join()
 
     def _run(self, spec: ProcessSpec) -> None:
-        os.environ.update(environment_of(spec))  # Ray counts cards, the topology says which
+        os.environ.update(environment_of(spec))  # Ray only counts GPUs; the topology says which
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve(spec))
         except StartError as error:
-            if self._ready.done():  # it served, and must not any more
+            if self._ready.done():  # it was serving: end the process
                 raise
             self._ready.set_exception(error)
 

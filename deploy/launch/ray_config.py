@@ -7,7 +7,7 @@ import os
 import secrets
 from pathlib import Path
 
-OBJECT_STORE_BYTES = 80 * 1024 * 1024  # the least that Ray takes; nothing of ours goes there
+OBJECT_STORE_BYTES = 80 * 1024 * 1024  # Ray's minimum; we do not use it
 
 
 def start_ray(temp_dir: Path, *, n_actors: int, n_gpus: int) -> None:
@@ -22,9 +22,9 @@ def start_ray(temp_dir: Path, *, n_actors: int, n_gpus: int) -> None:
 
     logging.getLogger("ray").setLevel(logging.ERROR)
     ray.init(
-        address="local",  # never somebody else's, whatever RAY_ADDRESS says
-        num_cpus=n_actors,  # so many processes are started at once and wait for our actors
-        num_gpus=n_gpus,  # whether those that ask for none see them depends on its version
+        address="local",  # never an existing Ray, even if RAY_ADDRESS is set
+        num_cpus=n_actors,  # Ray starts this many processes in advance for our actors
+        num_gpus=n_gpus,  # actors that request none may see them, depending on Ray's version
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
         log_to_driver=False,

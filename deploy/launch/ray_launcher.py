@@ -1,9 +1,10 @@
-"""`Launcher` with actors of our own Ray on this machine.
+"""A `Launcher` that starts actors of its own Ray on this machine.
 
 Ray starts the processes, each with as many GPUs as its worker asks for. The topology decides which
 GPUs these are, so that a worker restarts on the GPUs that it had. We watch for deaths by pidfd:
 Ray reports them a second later, and may report a process that is only silent. The supervisor
-restarts processes, not Ray (`max_restarts=0`).
+restarts processes, not Ray (`max_restarts=0`). For a Ray that runs already, see
+`twolane.deploy.ray_cluster`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.process_end import how_it_ended
+from twolane.deploy.launch.process_launcher import read_own_log
 from twolane.deploy.launch.ray_actor import ServiceActor
 from twolane.deploy.launch.ray_config import start_ray
 from twolane.deploy.process.handshake import Handle, handle_of, log_tail
 from twolane.deploy.process.parent_death import end_group
 from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.v1 import acts_pb2
 
 
 @dataclass
@@ -34,7 +37,7 @@ class _Process:
     pid: int
     fd: int
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    how: str = "is gone"  # in words, once it was asked for
+    how: str = "is gone"  # as text, once it is known
 
     def close(self) -> None:
         """Close the pidfd of a dead process. May be called twice."""
@@ -101,10 +104,13 @@ class RayLauncher:
         if process is None:
             return
         if not process.ended.is_set():
-            with contextlib.suppress(TimeoutError, StartError):  # dead or late: killed just below
+            with contextlib.suppress(TimeoutError, StartError):  # dead or too slow: killed below
                 async with asyncio.timeout(grace_s):
                     await _call(process.actor.stop.remote(), handle.name, self._log_dir)
         await self._kill(process)
+
+    async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
+        return read_own_log(self._log_dir, request)
 
     async def close(self) -> None:
         for process in self._processes.values():
@@ -126,16 +132,16 @@ class RayLauncher:
             )
         try:
             await asyncio.shield(self._starting)
-        except Exception as error:  # Ray raises just that where its daemons take over 30 s
-            remedy = "take --launcher process, which needs none"
+        except Exception as error:  # Ray raises a plain Exception if its daemons take over 30 s
+            remedy = "use --launcher process, which needs no Ray"
             if "AF_UNIX" in str(error):
-                remedy = "set TMPDIR to a shorter path, or take --launcher process"
+                remedy = "set TMPDIR to a shorter path, or use --launcher process"
             raise StartError(
                 f"Ray did not start: {error} Its logs may say why; {remedy}"
             ) from error
         import ray
 
-        # Of the processors Ray only needs to know that they are not its business.
+        # No CPUs are requested, because Ray does not manage ours.
         return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
 
     def _process(self, handle: Handle) -> _Process | None:
@@ -147,7 +153,7 @@ class RayLauncher:
         """Open a pidfd. The actor has just answered, so the pid is still its own."""
         try:
             process = _Process(actor, pid, os.pidfd_open(pid))
-        except OSError as error:  # it has died at once, or no descriptor is left
+        except OSError as error:  # it died at once, or no file descriptor is left
             raise StartError(f"process {pid}: {error}") from error
         loop = asyncio.get_running_loop()
 

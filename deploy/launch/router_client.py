@@ -1,5 +1,5 @@
-"""The supervisor's calls to a router. If the router does not answer, the supervisor asks again
-later: no answer of a router ends the supervisor."""
+"""The supervisor's calls to a router. If a call fails, the supervisor repeats it later: no error of
+a router ends the supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from twolane.deploy.process.handshake import Handle
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
+from twolane.v1 import acts_pb2, cluster_pb2, cluster_pb2_grpc, worker_pb2
 
 AnswerT = TypeVar("AnswerT")
 
@@ -32,7 +32,7 @@ class RouterClient:
         *,
         timeout_s: float = 2.0,
     ) -> None:
-        """`routers` are all of the cluster, which it is told."""
+        """`routers` are all routers of the cluster, which are reported to this one."""
         self._routers = routers
         self._credentials = credentials
         self._worker_endpoint = router.worker_endpoint
@@ -40,6 +40,8 @@ class RouterClient:
         self._door = credentials.channel(router.endpoint, Role.ROUTER)
         self._health: Any = health_pb2_grpc.HealthStub(self._door)
         self._timeout_s = timeout_s
+        self._in_hand: set[int] = set()  # numbers of the router's acts that are being done
+        self._answers: dict[int, acts_pb2.ControllerActResult] = {}
 
     async def is_serving(self) -> bool:
         try:
@@ -50,16 +52,51 @@ class RouterClient:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
-    async def workers(
-        self, hosts: Sequence[cluster_pb2.HostStatus] = ()
-    ) -> list[cluster_pb2.WorkerStatus]:
-        """The router's members; none while it does not answer. Also reports `hosts` to the
-        router."""
+    async def supervise(
+        self, report: cluster_pb2.SuperviseRequest
+    ) -> cluster_pb2.SuperviseResponse | None:
+        """Tell the router what the controller knows, and the answers to its acts. Returns its
+        members, and the acts that are new; None while it does not answer."""
         stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
-        request = cluster_pb2.SuperviseRequest(hosts=hosts, routers=self._routers)
-        call = stub.Supervise(request, **self._how())
-        answer = await self._try(call)
+        request = cluster_pb2.SuperviseRequest(
+            routers=self._routers, results=self._answers.values()
+        )
+        request.MergeFrom(report)
+        told = {*self._answers}
+        answer: cluster_pb2.SuperviseResponse | None
+        answer = await self._try(stub.Supervise(request, **self._how()))
+        if answer is None:
+            return None
+        # One that was answered during the call is in `_answers`: the router named it still.
+        known = self._in_hand | self._answers.keys() | told
+        for number in told:  # it has them, and names the act no more
+            self._answers.pop(number, None)
+        new = [act for act in answer.acts if act.number not in known]
+        self._in_hand |= {act.number for act in new}
+        del answer.acts[:]
+        answer.acts.extend(new)
+        return answer
+
+    async def workers(self) -> list[cluster_pb2.WorkerStatus]:
+        """The router's members; none while it does not answer. Acts wait on."""
+        stub = cluster_pb2_grpc.MembershipServiceStub(self._worker_door)
+        request = cluster_pb2.SuperviseRequest(routers=self._routers)
+        answer = await self._try(stub.Supervise(request, **self._how()))
         return [] if answer is None else list(answer.workers)
+
+    def answer(self, result: acts_pb2.ControllerActResult) -> None:
+        """Tell it with the next `supervise`."""
+        self._in_hand.discard(result.number)
+        self._answers[result.number] = result
+
+    async def drain(self, request: cluster_pb2.DrainWorkerRequest) -> str:
+        """Returns why it was not done; empty: it was."""
+        stub = cluster_pb2_grpc.PeerServiceStub(self._worker_door)
+        try:
+            await stub.DrainWorker(request, **self._how())
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+        return ""
 
     async def report_gone(self, epoch: int, proof_class: str = "A") -> bool:
         """Report that `epoch` is proven dead. Returns False if that was not delivered: try
@@ -78,7 +115,8 @@ class RouterClient:
             return await call
         except grpc.aio.AioRpcError as error:
             _not_now(error)
-            failed = self._worker_door  # our certificate may have been renewed: it is read again
+            # The next channel reads our certificate again, which may have been renewed.
+            failed = self._worker_door
             self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
             await failed.close()
             return None

@@ -13,22 +13,33 @@ supervisor ends no process.
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from twolane.deploy.controller.desired import Desired, Seat
+from twolane.deploy.controller.seats import Inventory, number_of
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
-from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.events import Event, Kind, News
 from twolane.deploy.launch.fencing import Fencing, FencingConfig
+from twolane.deploy.launch.from_cluster import first_desired, inventory_of
+from twolane.deploy.launch.keeper import Keeper, KeeperConfig, beside_first
 from twolane.deploy.launch.launcher import Hosts, Launcher
-from twolane.deploy.launch.load_progress import tell_loading
-from twolane.deploy.launch.restart import RestartConfig, RestartPolicy
-from twolane.deploy.launch.router_clients import RouterClients
+from twolane.deploy.launch.operator_acts import OperatorActs, fit_of
+from twolane.deploy.launch.pools import Actuators, Pools
+from twolane.deploy.launch.restart import RestartConfig
+from twolane.deploy.launch.router_clients import Asked, RouterClients
 from twolane.deploy.process.handshake import Handle
-from twolane.deploy.spec.cluster_spec import ClusterSpec, beside
+from twolane.deploy.scaling.for_cluster import scaler_for
+from twolane.deploy.scaling.live_settings import LiveScalerSettings
+from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.v1 import cluster_pb2
 
-ALIVE = "alive"  # a word of WorkerStatus.state
+ALIVE = "alive"  # a value of WorkerStatus.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +58,8 @@ class Supervisor:
     """One cluster. Call `run` once. `tell` is called with every event, on the event loop. If
     `log_dir` is given, where the launcher's processes write `<name>.log`, their progress of loading
     is reported too. `hosts`: those of a launcher for several hosts. `attaches`: processes of this
-    cluster run already."""
+    cluster run already. `inventory` and `desired`: what there is room for, and what the cluster
+    is to be; None: as `cluster` says."""
 
     def __init__(
         self,
@@ -59,18 +71,44 @@ class Supervisor:
         log_dir: Path | None = None,
         hosts: Hosts | None = None,
         attaches: bool = False,
+        inventory: Inventory | None = None,
+        desired: Desired | None = None,
     ) -> None:
-        self._log_dir = log_dir
         self._attaches = attaches
         self._hosts = hosts
         self._cluster = cluster
         self._launcher = launcher
-        self._tell = tell
+        self._tell = tell = partial(self._tell_routers_too, tell)
         self._config = config or SupervisorConfig()
-        self.is_up = False  # from the first READY on
-        self._running: dict[str, Handle] = {}
-        self._specs: dict[str, ProcessSpec] = {}
-        self._fencing = Fencing(self._config.fencing, launcher, self._workers, tell, hosts)
+        self._who = (secrets.token_hex(8), 0) if hosts is None else hosts.controller
+        self._news = News(f"controller-{self._who[0][:8]}")
+        self.is_up = False  # from then on, a failure ends no process
+        self._ready: Event | None = None  # to be told once routers hear this controller
+        self._heard_by = 0.0  # when they are to have heard it
+        self._routers: list[RouterSpec] = cluster.routers()
+        self._late: list[list[RouterSpec]] = []  # the routers of each silent host
+        self._pools = Pools(
+            inventory or inventory_of(cluster), desired or first_desired(cluster), self._save, tell
+        )
+        self._scaler = scaler_for(cluster, self._pools.inventory, self._scaled)
+        self._settings = LiveScalerSettings(cluster, self._scaler)
+        self._pools.inventory = self._settings.hold_kept(
+            self._pools.inventory, dict(self._pools.desired.config), self._scaled
+        )
+        fit = partial(fit_of, cluster, self._pools, hosts)
+        self.acts = OperatorActs(
+            self._pools, tell, self.fence, self._scaler, self._settings,
+            fit_of=fit, read_log=launcher.read_log,
+        )  # fmt: skip
+        self._keeper = Keeper(
+            launcher,
+            tell,
+            KeeperConfig(restart=self._config.restart, loading_poll_s=self._config.loading_poll_s),
+            is_wanted=self._is_wanted,
+            proven_dead=lambda epoch: self._fencing.proven_dead(epoch),
+            log_dir=log_dir,
+        )
+        self._fencing = Fencing(self._config.fencing, launcher, self._keeper.workers, tell, hosts)
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Run the cluster until `stop` is set; `hurry` ends the grace period early.
@@ -80,38 +118,43 @@ class Supervisor:
         exception are `hosts`: there only `stop` ends a cluster that is up.
         """
         try:
+            if self._hosts is not None:
+                self._hosts.want({seat.host for seat in self._pools.desired.seats})
             routers = await self._start_routers()
             router = routers[0]
+            self._endpoints = [its.worker_endpoint for its in routers]
             async with RouterClients(routers, self._cluster.credentials) as client:
-                workers = self._cluster.workers(*(its.worker_endpoint for its in routers))
                 if not self._attaches:
-                    await self._unless_exit(self._start_all(workers))
+                    desired = self._pools.desired
+                    wanted = [seat for seat in desired.seats if desired.is_wanted(seat.name)]
+                    specs = [self._spec_of(seat) for seat in wanted]
+                    await self._unless_exit(self._start_all(specs))
                     await self._unless_exit(self._until_ready(client))
                 self.is_up = True
                 if self._hosts is not None:
                     self._hosts.outlive()
-                self._tell(
-                    Event(
-                        kind=Kind.READY,
-                        endpoint=router.endpoint,
-                        http=router.http_endpoint,
-                        admin=router.admin_endpoint,
-                    )
+                self._ready = Event(
+                    kind=Kind.READY,
+                    endpoint=router.endpoint,
+                    http=router.http_endpoint,
+                    admin=router.admin_endpoint,
                 )
-                await self._keep_up(client, stop, workers)
+                await self._keep_up(client, stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
         finally:
             await self._launcher.close()
         self._tell(Event(kind=Kind.STOPPED))
 
-    async def fence(self, worker_id: str) -> str:
-        """Kill a worker, which is then restarted, and return the proof of its death for display.
-        Raises `NotProvenError` with the reason if there is no proof."""
-        handle = self._running.get(worker_id)
+    async def fence(self, worker_id: str, epoch: int = 0) -> str:
+        """Kill this epoch of a worker (0: any), which is then restarted, and return the proof of
+        its death for display. Raises `NotProvenError` with the reason if there is no proof."""
+        handle = self._keeper.running.get(worker_id)
         if handle is None or not handle.epoch:
-            names = ", ".join(its.name for its in self._workers())
-            raise NotProvenError(f"no worker {worker_id} runs; there are {names}")
+            names = ", ".join(its.name for its in self._keeper.workers())
+            raise NotProvenError(f"no worker {worker_id} is running; the workers are {names}")
+        if epoch not in (0, handle.epoch):  # guard: another epoch
+            raise NotProvenError(f"epoch {epoch:016x} of {worker_id} is not running any more")
         await self._launcher.fence(handle)
         how = await self._launcher.wait_exit(handle)
         return f"{worker_id} {how}" + " (proof of class A)" * (self._hosts is None)
@@ -119,67 +162,89 @@ class Supervisor:
     async def say_off(self, host_name: str) -> str:
         """Accept an operator's statement that a host is switched off. Raises `NotProvenError`."""
         if self._hosts is None:
-            raise NotProvenError("this cluster is on one machine: fence its workers")
+            raise NotProvenError("this cluster runs on one machine: fence its workers instead")
         return await self._hosts.say_off(host_name)
 
-    async def _start(self, spec: ProcessSpec) -> Handle:
-        self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))
-        loading = asyncio.create_task(self._tell_loading(spec))
-        try:
-            handle = await self._launcher.start(spec)
-        finally:
-            loading.cancel()
-        self._running[handle.name] = handle
-        self._specs[handle.name] = spec
-        self._tell(
-            Event(
-                kind=Kind.STARTED,
-                name=handle.name,
-                epoch=handle.epoch,
-                pid=handle.pid,
-                endpoint=handle.endpoint,
-                http=handle.http_endpoint,
-                admin=handle.admin_endpoint,
-                metrics=handle.metrics_endpoint,
-                text=handle.runs_on,
-            )
-        )
-        return handle
-
     async def _start_routers(self) -> list[Handle]:
-        """The first of each host, then the others there, at the same ports."""
-        specs = self._cluster.routers()
-        first: dict[str, RouterSpec] = {}
-        for spec in specs:
-            first.setdefault(spec.host_name, spec)
-        await self._start_all([*first.values()])
-        others = []
-        for spec in specs:
-            if spec is not first[spec.host_name]:
-                at = self._running[first[spec.host_name].name]
-                others.append(beside(spec, _port(at.endpoint), _port(at.http_endpoint)))
-        await self._unless_exit(self._start_all(others))
-        return [self._running[spec.name] for spec in specs]
+        """Start all routers. If the supervisor attaches, `_keep_late` starts those of a silent
+        host; raises `StartError` if all hosts are silent."""
+        hosts: dict[str, list[RouterSpec]] = {}
+        for spec in self._routers:
+            hosts.setdefault(spec.host_name, []).append(spec)
+        try:
+            async with asyncio.TaskGroup() as group:
+                starts = [group.create_task(self._start_on_host(its)) for its in hosts.values()]
+        except* (StartError, DeposedError) as errors:
+            raise first_error(errors) from None
+        silent = [str(error) for start in starts if (error := start.result())]
+        if silent and (len(silent) == len(hosts) or not self._attaches):
+            raise StartError("; ".join(silent))
+        running = self._keeper.running
+        return [running[its.name] for its in self._routers if its.name in running]
 
-    async def _tell_loading(self, spec: ProcessSpec) -> None:
-        def tell(text: str) -> None:
-            self._tell(Event(kind=Kind.LOADING, name=spec.name, epoch=spec.epoch, text=text))
+    async def _start_on_host(self, specs: list[RouterSpec]) -> StartError | None:
+        """Start the host's first router, then the others at its ports. Returns why the first did
+        not start."""
+        try:
+            first = await self._keeper.start(specs[0])
+        except StartError as error:
+            self._late.append(specs)
+            return error
+        await self._start_all(beside_first(first, specs[1:]))
+        return None
 
-        if self._log_dir is not None:
-            log = self._log_dir / f"{spec.name}.log"
-            await tell_loading(log, tell, self._config.loading_poll_s)
+    async def _keep_late(self, specs: Sequence[RouterSpec], client: RouterClients) -> None:
+        """Start the routers of a silent host when it answers, and keep them running."""
+        first = await self._keeper.first_start(specs[0])
+        await client.add(first)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keeper.keep(self._keeper.specs[first.name]))
+            for spec in beside_first(first, specs[1:]):
+                group.create_task(self._keep_added(spec, client))
+
+    async def _keep_added(self, spec: RouterSpec, client: RouterClients) -> None:
+        handle = await self._keeper.first_start(spec)
+        await client.add(handle)
+        await self._keeper.keep(self._keeper.specs[spec.name])
+
+    def _spec_of(self, seat: Seat) -> WorkerSpec:
+        return self._cluster.worker(
+            seat.pool,
+            number_of(seat),
+            self._endpoints,
+            host_name=seat.host,
+            devices=seat.devices,
+            name=seat.name,
+            roles=seat.roles,
+            model_dir=seat.model_dir,
+        )
+
+    def _is_wanted(self, name: str) -> bool:
+        """Whether that process is to be started again when it dies."""
+        return self._pools.is_wanted(name) or any(spec.name == name for spec in self._routers)
+
+    def _tell_routers_too(self, tell: Callable[[Event], None], event: Event) -> None:
+        if event.kind is Kind.DIED and self._scaler is not None:
+            self._scaler.start_failed(event.name, asyncio.get_running_loop().time())
+        self._news.note(event)
+        tell(event)
+
+    async def _save(self, desired: Desired) -> None:
+        """Raises `RefusedError`."""
+        if self._hosts is not None:
+            await self._hosts.save(desired)
 
     async def _start_all(self, specs: Sequence[ProcessSpec]) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 for spec in specs:
-                    group.create_task(self._start(spec))
+                    group.create_task(self._keeper.start(spec))
         except* (StartError, DeposedError) as errors:
             raise first_error(errors) from None
 
     async def _until_ready(self, client: RouterClients) -> None:
         """Wait until the health service reports SERVING and all routers call every worker alive."""
-        expected = {handle.epoch for handle in self._workers()}
+        expected = {handle.epoch for handle in self._keeper.workers()}
         missing = expected
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
@@ -187,7 +252,7 @@ class Supervisor:
                     await asyncio.sleep(self._config.ready_poll_s)
                     missing = expected - await client.known_to_all(ALIVE)
         except TimeoutError:
-            names = [handle.name for handle in self._workers() if handle.epoch in missing]
+            names = [handle.name for handle in self._keeper.workers() if handle.epoch in missing]
             raise StartError(
                 f"not ready after {self._config.ready_timeout_s:g} s; the router does not see "
                 f"{', '.join(names) or 'itself as serving'}"
@@ -197,7 +262,9 @@ class Supervisor:
         """Await `work`. Raises `StartError` if a process that runs now dies meanwhile."""
         try:
             async with asyncio.TaskGroup() as group:
-                watchers = [group.create_task(self._fail_on_exit(h)) for h in self._handles()]
+                watchers = [
+                    group.create_task(self._fail_on_exit(h)) for h in self._keeper.handles()
+                ]
                 await work
                 for watcher in watchers:
                     watcher.cancel()
@@ -207,65 +274,110 @@ class Supervisor:
     async def _fail_on_exit(self, handle: Handle) -> None:
         raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")
 
-    async def _keep_up(
-        self, client: RouterClients, stop: asyncio.Event, workers: Sequence[WorkerSpec]
-    ) -> None:
+    async def _keep_up(self, client: RouterClients, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises `DeposedError`, and `StartError` if no router hears this
+        controller of a new cluster in time."""
+        self._heard_by = asyncio.get_running_loop().time() + self._config.ready_timeout_s
+        keeping = asyncio.create_task(self._keep_all(client))
+        stopping = asyncio.create_task(stop.wait())
         try:
-            async with asyncio.TaskGroup() as group:
-                specs = [*self._specs.values()]
-                specs += [spec for spec in workers if spec.name not in self._specs]
-                tasks = [group.create_task(self._keep(spec)) for spec in specs]
-                tasks.append(group.create_task(self._fencing.run(client)))
-                await stop.wait()
-                for task in tasks:
-                    task.cancel()
-        except* DeposedError as errors:
+            await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            keeping.cancel()
+            await asyncio.wait({keeping, stopping})
+        if not keeping.cancelled() and (error := keeping.exception()) is not None:
+            raise error
+
+    async def _keep_all(self, client: RouterClients) -> None:
+        """Raises as `_keep_up`."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for name, spec in list(self._keeper.specs.items()):
+                    if isinstance(spec, RouterSpec):
+                        tasks.create_task(self._keeper.keep(spec), name=f"keep-{name}")
+                for late in self._late:
+                    tasks.create_task(self._keep_late(late, client))
+                self._pools.keep_all(
+                    Actuators(
+                        keeper=self._keeper,
+                        launcher=self._launcher,
+                        hosts=self._hosts,
+                        client=client,
+                        tasks=tasks,
+                        spec_of=self._spec_of,
+                        grace_s=self._cluster.timing.stop_grace_s,
+                    )
+                )
+                while True:
+                    await self._look(client, tasks)
+                    await self._pools.pause(self._config.fencing.poll_s)
+        except* (StartError, DeposedError) as errors:
             raise first_error(errors) from None
 
-    async def _keep(self, spec: ProcessSpec) -> None:
-        """Watch one process and restart it whenever it dies. Start it first if it does not run."""
-        policy = RestartPolicy(self._config.restart)
-        handle = self._running.get(spec.name) or await self._try_start(spec)
-        while True:
-            if handle is None:
-                handle = await self._restart(spec, policy)
-            why = await self._launcher.wait_exit(handle)
-            del self._running[handle.name]
-            self._fencing.proven_dead(handle.epoch)
-            self._tell(Event(kind=Kind.DIED, name=handle.name, epoch=handle.epoch, text=why))
-            spec = _at_the_same_ports(self._specs[handle.name], handle)
-            handle = None
+    async def _look(self, client: RouterClients, tasks: asyncio.TaskGroup) -> None:
+        """Tell routers what is known here, learn what they know, and act on it."""
+        hosts, now = self._fencing.hosts(), asyncio.get_running_loop().time()
+        for host in hosts:
+            self._pools.show_in(host)
+        report = cluster_pb2.SuperviseRequest(
+            hosts=hosts,
+            pools=self._pools.status(),
+            roles=self._pools.wishes(),
+            controller_id=self._who[0],
+            term=self._who[1],
+            events=self._news.to_tell(),
+            config=self._pools.config(self._settings.fields()),
+            scaler=None if (its := self._scaler) is None else its.status(now, self._pools.desired),
+            rollout=self._pools.rollout(),
+            counters=self._keeper.counters | (self._hosts.counters if self._hosts else Counter()),
+            lost=self._hosts.lost if self._hosts else (),
+        )
+        seen = await client.supervise(report)
+        if self._hosts is not None:
+            self._hosts.proven(seen.proven)
+        if seen.has_heard:
+            self._news.heard()
+        else:
+            self._news.tell_again()
+        await self._fencing.look(client, seen.workers, tasks)
+        await self._pools.look(seen.workers, hosts, seen.everywhere)
+        if self._scaler is not None:
+            self._scaler.note(now, seen.workers, seen.traffic)
+            if self._scaler.is_due(now):
+                await self._pools.decide(partial(self._scaler.step, now))
+        for asked in seen.asked:
+            tasks.create_task(self._answer(asked))
+        if self._ready is not None:
+            if seen.has_heard:
+                self._tell(self._ready)
+                self._ready = None
+            elif not self._attaches and now >= self._heard_by:
+                raise StartError(
+                    f"not ready after {self._config.ready_timeout_s:g} s; no router takes this "
+                    "controller's reports"
+                )
 
-    async def _restart(self, spec: ProcessSpec, policy: RestartPolicy) -> Handle:
-        """Restart the process, trying until it starts."""
-        while True:
-            delay_s = policy.delay_s(asyncio.get_running_loop().time())
-            text = f"in {delay_s:g} s" if delay_s else "now"
-            self._tell(Event(kind=Kind.RESTARTING, name=spec.name, text=text))
-            await asyncio.sleep(delay_s)
-            if isinstance(spec, WorkerSpec):
-                spec = spec.reborn()
-            if (handle := await self._try_start(spec)) is not None:
-                return handle
+    def _scaled(self, name: str, text: str) -> None:
+        self._tell(Event(kind=Kind.SCALED, name=name or "scaler", text=text))
 
-    async def _try_start(self, spec: ProcessSpec) -> Handle | None:
-        """Start the process. Reports a failure and returns None if it did not start."""
-        try:
-            return await self._start(spec)
-        except StartError as error:
-            self._fencing.proven_dead(spec.epoch)
-            event = Event(kind=Kind.DIED, name=spec.name, epoch=spec.epoch, text=str(error))
-            self._tell(event)
-            return None
+    async def _answer(self, asked: Asked) -> None:
+        asked.of.answer(await self.acts.do(asked.act))
+        self._pools.wake()
 
     async def _stop(self, hurry: asyncio.Event) -> None:
-        """Stop the routers first, so that running answers end, and then the workers."""
-        grace_s = self._cluster.timing.stop_grace_s + self._config.stop_margin_s
+        """Stop the routers first, so that running answers end, and then the workers. All share one
+        grace period: answers have ended with the routers."""
+        if self._hosts is not None:
+            await self._hosts.ends()
+        now, margin_s = asyncio.get_running_loop().time, self._config.stop_margin_s
+        until = now() + self._cluster.timing.stop_grace_s + margin_s
 
         async def stop_all() -> None:
-            workers = self._workers()
-            routers = [handle for handle in self._handles() if handle not in workers]
+            workers = self._keeper.workers()
+            routers = [handle for handle in self._keeper.handles() if handle not in workers]
             for handles in (routers, workers):
+                grace_s = max(margin_s, until - now())
                 async with asyncio.TaskGroup() as group:
                     for handle in handles:
                         group.create_task(self._stop_one(handle, grace_s))
@@ -285,27 +397,3 @@ class Supervisor:
         except NotProvenError as error:
             text = f"it may still run: {error}"
             self._tell(Event(kind=Kind.LOST, name=handle.name, epoch=handle.epoch, text=text))
-
-    def _handles(self) -> list[Handle]:
-        return list(self._running.values())
-
-    def _workers(self) -> list[Handle]:
-        return [h for h in self._handles() if isinstance(self._specs[h.name], WorkerSpec)]
-
-
-def _at_the_same_ports(spec: ProcessSpec, dead: Handle) -> ProcessSpec:
-    """The spec to restart: a router keeps the ports that its clients know, a worker takes any."""
-    if isinstance(spec, WorkerSpec):
-        return spec
-    settings = replace(
-        spec.settings,
-        port=_port(dead.endpoint),
-        worker_port=_port(dead.worker_endpoint),
-        metrics_port=_port(dead.metrics_endpoint),
-        http_port=_port(dead.http_endpoint) if dead.http_endpoint else None,
-    )
-    return replace(spec, settings=settings)
-
-
-def _port(endpoint: str) -> int:
-    return int(endpoint.rpartition(":")[2] or 0)

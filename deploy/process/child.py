@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,12 +20,12 @@ from twolane.deploy.process.handshake import Ready, send_failure, send_ready
 from twolane.deploy.process.log_limit import limit_records
 from twolane.deploy.process.parent_death import outlive_parent
 from twolane.deploy.process.serving import Where, serving
-from twolane.deploy.spec.listeners import insecure_listeners
+from twolane.deploy.spec.listeners import insecure_listeners, warn_of
 from twolane.deploy.spec.specs import ProcessSpec
+from twolane.rpc.log_tail import LOG_TAIL
+from twolane.rpc.measured_loop import MeasuredLoop
 
 log = logging.getLogger(__name__)
-
-_WARN_S = 60.0
 
 
 def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
@@ -36,7 +36,8 @@ def run_process(spec: ProcessSpec, ready_fd: int | None) -> None:
     log_to_stderr(spec.log_level)
     is_ready = threading.Event()
     try:
-        asyncio.run(_serve(spec, ready_fd, is_ready))
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            runner.run(_serve(spec, ready_fd, is_ready))
     except StartError as error:
         if ready_fd is not None and not is_ready.is_set():
             send_failure(ready_fd, str(error))
@@ -49,7 +50,9 @@ def log_to_stderr(level: str = "info") -> None:
     form = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
     handler = logging.StreamHandler()
     limit_records(handler)
-    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler])
+    LOG_TAIL.filters.clear()
+    limit_records(LOG_TAIL)
+    logging.basicConfig(level=logging.WARNING, format=form, handlers=[handler, LOG_TAIL])
     logging.getLogger("twolane").setLevel(level.upper())
 
 
@@ -88,17 +91,10 @@ async def _serve(spec: ProcessSpec, ready_fd: int | None, is_ready: threading.Ev
                 print(line, flush=True)
         else:
             send_ready(ready_fd, ready)
-        warning = asyncio.create_task(_warn(insecure_listeners(spec)), name="insecure")
+        warning = asyncio.create_task(warn_of(insecure_listeners(spec)), name="insecure")
         await stop.wait()
         warning.cancel()
         log.info("%s was asked to stop", spec.name)
-
-
-async def _warn(listeners: Sequence[str]) -> None:
-    """Log a warning each minute while there are listeners without TLS."""
-    while listeners:
-        log.warning("without TLS, reached from other machines: %s", ", ".join(listeners))
-        await asyncio.sleep(_WARN_S)
 
 
 def doors_in_words(name: str, where: Where) -> Iterator[str]:
@@ -108,6 +104,7 @@ def doors_in_words(name: str, where: Where) -> Iterator[str]:
         ("hears workers", where.worker_endpoint),
         ("speaks HTTP", where.http_endpoint),
         ("hears operators", where.admin_endpoint),
+        ("hears operators", where.admin_port_endpoint),
         ("shows metrics", where.metrics_endpoint),
     ):
         if endpoint:

@@ -52,6 +52,7 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             AdmissionConfig(),
             max_queued=settings.max_queued,
             growth_reserve_tokens=settings.growth_tokens,
+            beside_rows_s=settings.beside_rows_s,
         ),
     )
 

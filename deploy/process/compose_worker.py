@@ -12,6 +12,7 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.process.engine_host import OpenedEngine
 from twolane.deploy.process.overrides import with_given
 from twolane.deploy.process.page_converters import page_converters_of
+from twolane.deploy.spec.listeners import insecure_listeners
 from twolane.deploy.spec.page_rules import page_lane_of, unprotected
 from twolane.deploy.spec.settings import DECODE, PREFILL, TimingSpec, WorkerSettings
 from twolane.deploy.spec.specs import ModelSpec, WorkerSpec
@@ -23,6 +24,7 @@ from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.role import PrefillRole
 from twolane.rpc.listen import bare
+from twolane.v1 import worker_pb2
 from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig, WorkerConfig
 from twolane.worker.context import WorkerContext
 from twolane.worker.metrics import WorkerMetrics
@@ -35,6 +37,7 @@ from twolane.worker.worker import Worker
 # A current GPU prefills 2,048 tokens in 50 ms at nearly its peak rate, so no decode step waits
 # longer.
 GPU_STEP_LIMITS = StepLimits(step_tokens=2048, decode_rows=256)
+_ROLES = {PREFILL: worker_pb2.ROLE_PREFILL, DECODE: worker_pb2.ROLE_DECODE}
 _LEAST_REATTACH_S, _LEAST_LANDING_S, _LEAST_STUCK_S = 0.2, 0.5, 1.0
 _LEAST_LATE_S, _GPU_FIRST_LATE_S = 2.0, 60.0
 
@@ -53,9 +56,9 @@ def build_worker(
     check_rows(config.limits, power.engine.spec)
     context = WorkerContext(config, power.engine, epoch=spec.epoch)
     decode = prefill = None
-    if DECODE in spec.roles:
+    if DECODE in spec.able:
         decode = DecodeRole(context, DecodeConfig(receiver=receiver_config(spec.timing)))
-    if PREFILL in spec.roles:
+    if PREFILL in spec.able:
         prefill = PrefillRole(context, prefill_config(spec, on_gpu=power.on_gpu), adopter=decode)
     if pages is None and len(spec.roles) == 1:
         raise StartError(
@@ -86,7 +89,15 @@ def build_worker(
         trusted_fabric=spec.settings.trusted_fabric,
     )
     runner = ThreadStepRunner(power.engine)
-    return Worker(config, context, Roles(decode, prefill), runner, wire, observer=metrics)
+    return Worker(
+        config,
+        context,
+        Roles(decode, prefill),
+        runner,
+        wire,
+        observer=metrics,
+        offered=[_ROLES[role] for role in spec.roles],
+    )
 
 
 def on_device(spec: WorkerSpec) -> ModelSpec:
@@ -99,7 +110,7 @@ def ready_limits(spec: WorkerSpec) -> StepLimits:
     """The largest step that a GPU worker will run and is warmed up for. A prefill worker decodes
     only rows whose prompt has one token left."""
     limits = step_limits(spec.settings, GPU_STEP_LIMITS)
-    return limits if DECODE in spec.roles else replace(limits, decode_rows=1)
+    return limits if DECODE in spec.able else replace(limits, decode_rows=1)
 
 
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
@@ -124,8 +135,10 @@ def worker_config(spec: WorkerSpec, *, on_gpu: bool = False) -> WorkerConfig:
         port=spec.port,
         metrics_host=spec.metrics_host,
         metrics_port=spec.metrics_port,
+        metrics_ports=spec.settings.worker_metrics_ports,
         routers=spec.routers,
         credentials=spec.credentials,
+        insecure_listeners=tuple(insecure_listeners(spec)),
         announce_every_s=timing.heartbeat_s,
         drain_for_s=timing.stop_grace_s,
         limits=step_limits(spec.settings, GPU_STEP_LIMITS if on_gpu else StepLimits()),
@@ -173,7 +186,7 @@ def step_limits(settings: WorkerSettings, usual: StepLimits) -> StepLimits:
 def prefill_config(spec: WorkerSpec, *, on_gpu: bool = False) -> PrefillConfig:
     settings = spec.settings
     batching = with_given(
-        BatchingConfig(),
+        BatchingConfig(window_s=None) if settings.prefill_learns_window else BatchingConfig(),
         window_s=settings.prefill_window_s,
         watermark_rows=settings.prefill_watermark_rows,
     )

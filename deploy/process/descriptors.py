@@ -14,12 +14,18 @@ MOST = 65_536  # more than all bounds together; some programs walk through all n
 _RESERVE = 1024  # for workers' sessions and files, or a quarter of what is left where that is less
 
 
-class TooFewDescriptorsError(Exception):
-    """The limit is too low for this process even to load its modules."""
+class UnfitSystemError(Exception):
+    """No process of a cluster can run here: the limit is too low for it even to load its modules,
+    or /proc is missing, by which workers tell hosts and processes apart."""
 
 
 def raise_limit() -> int:
-    """Raise the soft limit to the hard one. Returns it. Raises `TooFewDescriptorsError`."""
+    """Raise the soft limit to the hard one. Returns it. Raises `UnfitSystemError`."""
+    if not os.path.isdir("/proc/self/fd"):
+        raise UnfitSystemError(
+            "/proc is not mounted: twolane needs it to tell its processes apart; "
+            "see `mount -t proc proc /proc`"
+        )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -27,7 +33,7 @@ def raise_limit() -> int:
         soft = wanted
     limit = MOST if soft == resource.RLIM_INFINITY else soft
     if limit < LEAST:
-        raise TooFewDescriptorsError(
+        raise UnfitSystemError(
             f"too few descriptors: this process may open {limit} files and sockets, and needs at "
             f"least {LEAST}; see `ulimit -n`"
         )
@@ -52,4 +58,4 @@ def share(limit: int, n_open: int) -> Shares:
 
 def count_open() -> int:
     """The number of descriptors that this process has open now."""
-    return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
+    return len(os.listdir("/proc/self/fd"))

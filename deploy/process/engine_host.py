@@ -183,30 +183,41 @@ def _runs_on(config: EngineConfig) -> str:
 
 class _FakeLoader:
     """Makes a fake engine. It reads the vocabulary size from the model's config.json, so that the
-    tokenizer fits, and `echoes`, with which tests choose the answers."""
+    tokenizer fits, and `echoes`, `fake_paced` and the times of its steps, with which tests choose
+    the answers and their pace."""
 
     on_gpu = False
     runs_on = "fake engine"
 
     def __init__(self, config: EngineConfig) -> None:
-        facts = read_config(config.model_dir / "config.json")
-        limit = size_of(facts, "max_position_embeddings")
-        vocab_size = size_of(facts, "vocab_size")
-        self.page_tokens = page_tokens = config.page_tokens or FakeEngineConfig().page_tokens
-        page_bytes = FakeEngineConfig(page_tokens=page_tokens).page_bytes
-        from_bytes = (config.kv_bytes or 0) // page_bytes
-        self._config = FakeEngineConfig(
-            model=config.model_name,
-            n_pages=config.n_pages or from_bytes or FAKE_PAGES,
-            page_tokens=page_tokens,
-            vocab_size=vocab_size,
-            first_token=min(3, vocab_size - 1),  # smaller ids are mostly special tokens
-            max_context_tokens=min(config.max_context_tokens or limit, limit),
-            hangs_by_file=facts.get("fake_hangs_by_file", ""),
-            echoes=bool(facts.get("echoes")),
-        )
+        self._config = fake_engine_config(config)
+        self.page_tokens = self._config.page_tokens
         self.n_pages: int | None = self._config.n_pages
         self.host_bytes = self._config.n_pages * self._config.page_bytes
 
     def load(self, memory: PoolMemory | None) -> Engine:
         return FakeEngine(self._config, memory=None if memory is None else memory.array.data)
+
+
+def fake_engine_config(config: EngineConfig) -> FakeEngineConfig:
+    """The fake engine of a model: see `_FakeLoader`."""
+    facts = read_config(config.model_dir / "config.json")
+    limit, usual = size_of(facts, "max_position_embeddings"), FakeEngineConfig()
+    vocab_size = size_of(facts, "vocab_size")
+    page_tokens = config.page_tokens or usual.page_tokens
+    from_bytes = (config.kv_bytes or 0) // FakeEngineConfig(page_tokens=page_tokens).page_bytes
+    return FakeEngineConfig(
+        model=config.model_name,
+        revision=str(facts.get("fake_revision", "")),
+        n_pages=config.n_pages or from_bytes or FAKE_PAGES,
+        page_tokens=page_tokens,
+        vocab_size=vocab_size,
+        first_token=min(3, vocab_size - 1),  # smaller ids are mostly special tokens
+        max_context_tokens=min(config.max_context_tokens or limit, limit),
+        hangs_by_file=facts.get("fake_hangs_by_file", ""),
+        echoes=bool(facts.get("echoes")),
+        step_overhead_s=float(facts.get("fake_step_s", usual.step_overhead_s)),
+        prefill_token_s=float(facts.get("fake_prefill_token_s", usual.prefill_token_s)),
+        decode_row_s=float(facts.get("fake_decode_row_s", usual.decode_row_s)),
+        is_paced=bool(facts.get("fake_paced")),
+    )

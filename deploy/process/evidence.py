@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from twolane.deploy.process.handshake import Handle, Ready
-from twolane.deploy.spec.spec_json import to_json
-from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.deploy.spec.spec_json import from_json, said
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.kvtransfer.link.process_identity import start_ticks
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # What may differ between two specs of a process that need not be replaced
 _OF_ONE_START = frozenset(
     {"epoch", "routers", "state_dir", "admin_socket"}
-    | {"port", "worker_port", "metrics_port", "http_port"}
+    | {"port", "worker_port", "metrics_port", "http_port", "admin_port"}
 )
 
 
@@ -40,6 +40,9 @@ class Evidence:
     digest: str
     routers: tuple[str, ...] = ()  # whom a worker announces itself to
     devices: tuple[str, ...] = ()
+    pool: str = ""  # of a worker, as are its roles and its model
+    roles: tuple[str, ...] = ()
+    model_dir: str = ""
     ready: Ready | None = None
 
     @classmethod
@@ -55,6 +58,9 @@ class Evidence:
             digest=digest(spec),
             routers=() if worker is None else worker.routers,
             devices=() if worker is None else worker.devices,
+            pool="" if worker is None else worker.pool,
+            roles=() if worker is None else worker.roles,
+            model_dir="" if worker is None else str(worker.model.model_dir),
         )
 
     def serving(self, ready: Ready) -> Self:
@@ -78,8 +84,8 @@ def read_evidence(state_dir: Path) -> Iterator[Evidence]:
     """All that is there. A file that is none is logged and left out."""
     for path in sorted(state_dir.glob("*.json")):
         try:
-            yield _parsed(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            yield from_json(Evidence, path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             log.error("%s is no evidence of a process: %s", path, error)
 
 
@@ -94,8 +100,13 @@ def write_json(path: Path, value: object) -> None:
 
 
 def digest(spec: ProcessSpec) -> str:
-    """Equal for specs of which one need not replace the other."""
-    text = json.dumps(_lasting(json.loads(to_json(spec))), sort_keys=True)
+    """Equal for specs of which one need not replace the other. A worker that may flip has the pool
+    that it has come to, and the process that it began as. A key that a later version adds counts
+    once it is set, so a controller of that version adopts what an earlier one has started."""
+    if isinstance(spec, WorkerSpec) and spec.flips:
+        settings = replace(spec.settings, worker_metrics_port=0)
+        spec = replace(spec, roles=(), pool="", settings=settings)
+    text = json.dumps(_lasting(said(spec)), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -111,9 +122,3 @@ def _lasting(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _lasting(part) for key, part in value.items() if key not in _OF_ONE_START}
     return [_lasting(part) for part in value] if isinstance(value, list) else value
-
-
-def _parsed(value: dict[str, Any]) -> Evidence:
-    ready = None if value["ready"] is None else Ready(**value["ready"])
-    lists = {name: tuple(value[name]) for name in ("routers", "devices")}
-    return Evidence(**{**value, **lists, "ready": ready})

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.spec_json import from_value
 from twolane.deploy.spec.specs import ProcessSpec
 
 
@@ -24,6 +25,7 @@ class Handle:
     runs_on: str = ""  # a worker's device and dtype, for people
     http_endpoint: str = ""  # host:port of a router's HTTP door, or empty
     admin_endpoint: str = ""  # unix:PATH of a router's door for operators, or empty
+    admin_port_endpoint: str = ""  # host:port of that for operators of other machines, or empty
     host_name: str = ""  # its host's name, where an agent runs it; empty: this machine
 
     @property
@@ -46,6 +48,7 @@ class Ready:
     runs_on: str = ""
     http_endpoint: str = ""
     admin_endpoint: str = ""
+    admin_port_endpoint: str = ""
 
 
 def send_ready(fd: int, ready: Ready) -> None:
@@ -70,7 +73,7 @@ def read_ready(line: bytes, name: str, log: Path) -> Ready:
     value = json.loads(line)
     if "error" in value:
         raise StartError(f"{name}: {value['error']}")
-    return Ready(**value)
+    return from_value(Ready, value)
 
 
 def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
@@ -85,6 +88,7 @@ def handle_of(spec: ProcessSpec, ready: Ready) -> Handle:
         runs_on=ready.runs_on,
         http_endpoint=ready.http_endpoint,
         admin_endpoint=ready.admin_endpoint,
+        admin_port_endpoint=ready.admin_port_endpoint,
         host_name=spec.host_name,
     )
 

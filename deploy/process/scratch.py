@@ -14,6 +14,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from twolane.deploy.errors import StartError
+
 CRASHED = "crashed"  # a file in it: some process of the cluster has died
 LAST_WORDS = "last_words"  # a file in it: what the front prints when all have ended
 _LOCK = "lock"
@@ -24,9 +26,16 @@ _held: list[int] = []  # open as long as this process lives
 
 
 def make_scratch() -> Path:
-    """A new folder of this process. The caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix=".twolane-"))  # nobody's, until it is locked
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    """A new folder of this process. The caller removes it. Raises `StartError` where none can be
+    made."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".twolane-"))  # nobody's, until it is locked
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise StartError(
+            f"cannot make a folder for temporary files: {error.strerror or error}; set TMPDIR to a "
+            "folder that this user may write to"
+        ) from error
     fcntl.flock(lock, fcntl.LOCK_EX)
     _held.append(lock)
     name = folder.name.removeprefix(".twolane-")
@@ -50,7 +59,11 @@ def keep_logs(scratch: Path) -> Path | None:
 
 def remove_stale_scratch() -> None:
     """Remove every folder of ours whose process is gone. Those of other users stay."""
-    for path in Path(tempfile.gettempdir()).glob("twolane-*"):
+    try:
+        parent = Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return  # none can be written to: `make_scratch` says so
+    for path in parent.glob("twolane-*"):
         name = _NAME.fullmatch(path.name)
         if name is not None and not _is_held(path, int(name[1])):
             shutil.rmtree(path, ignore_errors=True)  # another start may be removing it, too

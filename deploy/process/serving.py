@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from twolane.deploy.errors import StartError, first_error
 from twolane.deploy.process.descriptors import (
-    TooFewDescriptorsError,
+    UnfitSystemError,
     count_open,
     raise_limit,
     share,
@@ -47,6 +47,7 @@ class Where:
     runs_on: str = ""
     http_endpoint: str = ""
     admin_endpoint: str = ""
+    admin_port_endpoint: str = ""  # host:port of its door for operators of other machines
 
 
 _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
@@ -58,7 +59,7 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
     sys.setswitchinterval(_SWITCH_S)
     try:
         limit = raise_limit()
-    except TooFewDescriptorsError as error:
+    except UnfitSystemError as error:
         raise StartError(str(error)) from error
     try:
         check(spec)
@@ -91,6 +92,8 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         router_config,
         store_config,
     )
+    from twolane.deploy.process.live_settings import LiveSettings
+    from twolane.deploy.process.otlp import traces_to
     from twolane.router.config import ServerConfig
     from twolane.router.doors.server import RouterServer
     from twolane.router.members.dialer import GrpcDialer
@@ -111,6 +114,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         worker_port=settings.worker_port,
         metrics_port=settings.metrics_port,
         admin_socket=spec.admin_socket,
+        admin_port=settings.admin_port,
         shares_ports=spec.shares_ports,
         grpc=grpc_door_config(shares),
         http=http_config(spec, shares),
@@ -131,9 +135,17 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
             store = await stack.enter_async_context(
                 RedisStore(shared, config.router_id, config.epoch)
             )
+        traces = await stack.enter_async_context(
+            traces_to(settings.otlp_endpoint, config.router_id)
+        )
         try:
-            server = RouterServer(config, place, dialer, text, keys=keys, store=store)
+            server = RouterServer(
+                config, place, dialer, text, keys=keys, store=store, traces=traces
+            )
             await stack.enter_async_context(server)
+            operations = server.router.operations
+            live = LiveSettings(spec, operations.configure, keys)
+            operations.configuration.options = live
         except ListenError as error:
             raise StartError(str(error)) from error
         async with asyncio.TaskGroup() as tasks:
@@ -147,6 +159,7 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
                 worker_endpoint=server.worker_address,
                 http_endpoint=server.http_address,
                 admin_endpoint=server.admin_address,
+                admin_port_endpoint=server.admin_port_address,
             )
             watch.cancel()
 
@@ -168,13 +181,13 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
 
     if why := unreachable(spec.bind_host, spec.advertise_host, spec.routers):
         raise StartError(why)
-    is_shared = DECODE in spec.roles and "shm" in spec.settings.transports
+    is_shared = DECODE in spec.able and "shm" in spec.settings.transports
     with open_engine(
         on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
     ) as power:
         pages, config = power.pages, transport_config(spec)
         landings: dict[str, Landing] = {}
-        if DECODE in spec.roles and pages is not None:
+        if DECODE in spec.able and pages is not None:
             try:
                 landings = open_landings(spec.epoch, pages, config, power.memory)
             except DeviceError as error:

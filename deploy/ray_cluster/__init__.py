@@ -1,14 +1,14 @@
-"""A cluster on a Ray that runs already: nothing of Ray is started or stopped but our actors.
+"""A cluster on an existing Ray: twolane starts and stops only its own actors there.
 
-    twolane up ──▶ controller        one actor, detached: holds the supervisor, and watches nodes
+    twolane up ──▶ controller        one detached actor: runs the supervisor, and watches nodes
                       │  gRPC
                       ▼
-                   agent             one actor a node: starts, ends and proves dead its processes
+                   agent             one actor per node: starts processes, ends and proves them dead
                       │  fork
                       ▼
                    router, workers
 
-Ray says where there are nodes and GPUs, and keeps agents and the controller alive. Its word that a
-node or an actor is dead proves nothing: the agents' does. While its control store is away nothing
-of ours notices.
+Ray tells us the nodes and their GPUs, and restarts agents and the controller. If Ray reports that a
+node or an actor is dead, that proves nothing; only agents prove deaths. While Ray's control store
+is down, our processes keep running.
 """

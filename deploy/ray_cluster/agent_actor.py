@@ -1,4 +1,4 @@
-"""The actor that is a node's agent, and the one that holds the node's GPUs for it."""
+"""Two actors of each node: the agent, and the one that holds the node's GPUs for it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PAUSE_S, _TRIES_S = 0.5, 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlan:
-    """What an agent's actor is made with, as JSON. Its files are below the node's home folder,
-    and stay: a next one of the same `cluster` and `host_name` finds what it has left running. It is
-    always at the same port, so that controllers find it again."""
+    """The arguments of an agent's actor, passed as JSON. Its files stay in the node's home folder:
+    the next agent of the same `cluster` and `host_name` finds the processes that run. Its port
+    never changes, so that controllers find it again."""
 
     cluster: str
     host_name: str
@@ -31,7 +31,7 @@ class AgentPlan:
     port: int
     gpus: tuple[str, ...] = ()
     secret: str = field(repr=False)
-    tls: TlsFiles | None = None  # on that node
+    tls: TlsFiles | None = None  # paths on that node
     insecure: bool = False
 
     def config(self) -> AgentConfig:
@@ -48,14 +48,14 @@ class AgentPlan:
 
 
 class AgentActor:
-    """Serves from its making on, on an event loop of its own. Ray makes it again where it dies:
-    then it listens at the same port, and adopts what runs."""
+    """An agent that serves on its own event loop as soon as the actor is created. If it dies, Ray
+    restarts it; it then listens at the same port, and adopts the running processes."""
 
     def __init__(self, plan: str) -> None:
-        """Raises if it cannot listen, or its state folder cannot be used."""
+        """Raises if the agent cannot listen, or cannot use its state folder."""
         parsed = from_json(AgentPlan, plan)
-        # for what it starts: Ray's workers have one thread each, and the folder of a driver in
-        # front of our packages
+        # Undo for child processes what Ray sets for its own: one thread each, and the driver's
+        # folder first in the path.
         os.environ.pop("OMP_NUM_THREADS", None)
         os.environ["PYTHONSAFEPATH"] = "1"
         self._loop = asyncio.new_event_loop()
@@ -69,8 +69,8 @@ class AgentActor:
         return self._endpoint
 
     def end_all(self) -> None:
-        """Kill all that it has started or found; returns when all are proven dead. Raises
-        `NotProvenError`."""
+        """Kill all processes that the agent has started or found. Returns when all are proven dead.
+        Raises `NotProvenError`."""
         agent = self._server.agent
         asyncio.run_coroutine_threadsafe(agent.end_all(), self._loop).result()
 
@@ -78,11 +78,11 @@ class AgentActor:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._serve(plan))
-            except BaseException as error:  # noqa: BLE001  # whoever waits for us gets it
+            except BaseException as error:  # noqa: BLE001  # raised for those who wait for us
                 if not self._serving.done():
                     self._serving.set_exception(error)
                     return
-                os._exit(1)  # Ray starts another, which adopts what runs
+                os._exit(1)  # Ray restarts the actor, which adopts the running processes
 
     async def _serve(self, plan: AgentPlan) -> None:
         server = await _entered(plan)
@@ -95,17 +95,18 @@ class AgentActor:
 
 
 class SeatActor:
-    """Holds a node's GPUs. It runs nothing: they stay ours while the agent is made again."""
+    """Holds a node's GPUs. It runs nothing; it keeps them reserved while the agent restarts."""
 
     def gpus(self) -> list[str]:
-        """As CUDA_VISIBLE_DEVICES names them."""
+        """The GPUs, as in CUDA_VISIBLE_DEVICES."""
         import ray
 
         return [str(gpu) for gpu in ray.get_runtime_context().get_accelerator_ids()["GPU"]]
 
 
 async def _entered(plan: AgentPlan) -> AgentServer:
-    """Raises `ListenError` if the port stays in use: its predecessor may still be ending."""
+    """Start the server; its predecessor may still be ending. Raises `ListenError` if the port stays
+    in use."""
     clock = asyncio.get_running_loop().time
     end = clock() + _TRIES_S
     while True:

@@ -1,32 +1,37 @@
-"""The connection to somebody's Ray, and the names of our actors there."""
+"""The connection to an existing Ray, and the names of our actors there."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from twolane.deploy.errors import StartError
 
+log = logging.getLogger(__name__)
+
 CONTROLLER = "controller"
-AGENT, SEAT = "agent-", "seat-"  # names of actors begin so
+AGENT, SEAT = "agent-", "seat-"  # prefixes of actors' names
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of Ray that is alive, as Ray says."""
+    """A Ray node that is alive according to Ray."""
 
     node_id: str
     host_name: str
     ip: str
     gpus: int
+    resources: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def connect(address: str, cluster: str) -> None:
-    """Use that Ray from here on, from one of its nodes: `auto` is the one that runs here, or that
-    RAY_ADDRESS names. Tokens are those of RAY_AUTH_MODE and RAY_AUTH_TOKEN. Raises `StartError`."""
+    """Connect this process, which must be on one of its nodes, to a Ray. `auto` is the Ray on this
+    machine, or the one that RAY_ADDRESS names. Tokens come from RAY_AUTH_MODE and RAY_AUTH_TOKEN.
+    Raises `StartError`."""
     import ray
 
     try:
@@ -41,9 +46,23 @@ def connect(address: str, cluster: str) -> None:
         raise StartError(f"no Ray at {address} (--ray-address): {error}") from error
 
 
+@contextlib.contextmanager
+def bearing_with_ray(what: str) -> Iterator[None]:
+    """Log what Ray raises while its control store is down; the caller tries again. Ray raises
+    RuntimeError itself: errors of classes below it are ours, and go on."""
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except (RayError, ConnectionError, TimeoutError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise
+        log.warning("%s: Ray does not answer: %r", what, error)
+
+
 def nodes() -> list[Node]:
-    """Those that are alive, the one that this process is on first. Raises as Ray does while its
-    control store is away."""
+    """The live nodes, with this process's node first. Raises Ray's errors while its control store
+    is down."""
     import ray
 
     here = ray.get_runtime_context().get_node_id()
@@ -53,6 +72,7 @@ def nodes() -> list[Node]:
             host_name=each["NodeManagerHostname"],
             ip=each["NodeManagerAddress"],
             gpus=int(each["Resources"].get("GPU", 0)),
+            resources=each["Resources"],
         )
         for each in ray.nodes()
         if each["Alive"]
@@ -61,7 +81,7 @@ def nodes() -> list[Node]:
 
 
 def names_of(found: Sequence[Node]) -> list[str]:
-    """A name for each: its host's, with the address where two hosts have one name."""
+    """A name for each node: its host's, with the address if two hosts have the same name."""
     hosts = [node.host_name for node in found]
     return [
         node.host_name if hosts.count(node.host_name) == 1 else f"{node.host_name}-{node.ip}"
@@ -70,7 +90,7 @@ def names_of(found: Sequence[Node]) -> list[str]:
 
 
 def our_actor(name: str) -> Any:
-    """None if there is none."""
+    """Our actor of that name; None if there is none."""
     import ray
 
     try:
@@ -80,15 +100,15 @@ def our_actor(name: str) -> Any:
 
 
 def our_actors(prefix: str) -> list[str]:
-    """The names of ours that begin so."""
+    """The names of our actors that begin with `prefix`."""
     from ray.util import list_named_actors
 
     return [name for name in list_named_actors() if name.startswith(prefix)]
 
 
 def actor_on(node: Node, kind: type, *, name: str, **options: Any) -> Any:
-    """The class as an actor of ours on exactly that node, for as long as nobody kills it. It asks
-    for no processor: of those Ray only needs to know that they are not its business."""
+    """Our actor of this class on exactly that node; it lives until it is killed. It requests no
+    CPUs, because Ray does not manage ours."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -103,7 +123,7 @@ def actor_on(node: Node, kind: type, *, name: str, **options: Any) -> Any:
 
 
 def kill_actor(name: str) -> None:
-    """And never start it again. One that is gone already is left alone."""
+    """Kill an actor for good. Does nothing if it does not exist."""
     import ray
 
     with contextlib.suppress(ValueError):
@@ -111,8 +131,8 @@ def kill_actor(name: str) -> None:
 
 
 def outcomes(calls: Mapping[Any, str], within_s: float) -> Iterator[tuple[str, Exception | None]]:
-    """Of calls of actors, each with a name: the names as they end, with what they raised; those
-    that do not end in time are left out."""
+    """Wait for calls of actors, each with a name. Yields each name as its call ends, with the error
+    that it raised; calls that do not end in time are left out."""
     import ray
     from ray.exceptions import RayError
 
@@ -130,7 +150,7 @@ def outcomes(calls: Mapping[Any, str], within_s: float) -> Iterator[tuple[str, E
 
 
 def was_made_again() -> bool:
-    """In an actor: Ray has made it before, and it died."""
+    """Whether Ray has restarted this actor after it died. Call it in an actor."""
     import ray
 
     return bool(ray.get_runtime_context().was_current_actor_reconstructed)

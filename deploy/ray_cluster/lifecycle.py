@@ -1,8 +1,7 @@
-"""`start` a cluster on somebody's Ray, or find it there, and `end` it."""
+"""Starts a cluster on an existing Ray, or finds it there, and ends it."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.events import Event, Kind, read_event
 from twolane.deploy.ray_cluster.agent_actor import AgentPlan
 from twolane.deploy.ray_cluster.agents import Agents, HostPlan, end_agents
 from twolane.deploy.ray_cluster.connection import (
@@ -24,31 +23,37 @@ from twolane.deploy.ray_cluster.connection import (
     our_actor,
     our_actors,
 )
-from twolane.deploy.ray_cluster.controller_actor import ClusterPlan, ControllerActor
+from twolane.deploy.ray_cluster.controller_actor import (
+    ClusterPlan,
+    ControllerActor,
+    beside_ray,
+)
+from twolane.deploy.ray_cluster.made_nodes import made_nodes
 from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec
 from twolane.deploy.spec.devices import settled_on
+from twolane.deploy.spec.settings import RaySettings
 from twolane.deploy.spec.spec_json import from_json, to_json
 from twolane.rpc.listen import is_loopback, port_range
 
-AGENT_PORT = 7210  # of an agent, where the cluster has no range of ports
-_ANSWER_S = 30.0  # for a controller that is being made again
+AGENT_PORT = 7210  # of an agent, if the cluster has no range of ports
+_ANSWER_S = 30.0  # timeout of a controller that may be restarting
 _PAUSE_S = 0.5
-_STOP_MARGIN_S = 60.0  # beyond the graces of processes
+_STOP_MARGIN_S = 60.0  # beyond the grace periods of processes
 
 log = logging.getLogger(__name__)
 
 
 def start(
-    address: str, name: str, cluster: ClusterSpec, tell: Callable[[Event], None], *, share: bool
+    ray: RaySettings, cluster: ClusterSpec, tell: Callable[[Event], None], *, share: bool
 ) -> None:
-    """Start the cluster of that name, or find it; returns when it answers, and it goes on. Raises
-    `StartError`; then nothing of it is left, unless it was there before."""
-    connect(address, name)
+    """Start the cluster of that name, or find it. Returns when it serves; it then keeps running.
+    Raises `StartError`; nothing is then left of a new cluster."""
+    connect(ray.address, ray.cluster)
     controller = our_actor(CONTROLLER)
     is_new = controller is None
     if is_new:
         found = nodes()
-        plan = planned(name, cluster, found, share=share)
+        plan = planned(ray, cluster, found, share=share)
         controller = actor_on(
             found[0], ControllerActor, name=CONTROLLER, max_restarts=-1, max_concurrency=8
         ).remote(to_json(plan))
@@ -63,8 +68,8 @@ def start(
 
 
 def end(address: str, name: str) -> list[str]:
-    """End the cluster of that name and leave nothing of it. Returns the hosts that Ray could not
-    reach, where processes may run on. Raises `StartError` where there is no such cluster."""
+    """End the cluster of that name completely. Returns the hosts that Ray could not reach, where
+    processes may still run. Raises `StartError` if there is no such cluster."""
     connect(address, name)
     if not our_actors(""):
         raise StartError(f"there is no cluster {name} on the Ray at {address}")
@@ -72,7 +77,8 @@ def end(address: str, name: str) -> list[str]:
 
 
 def _end() -> list[str]:
-    """The controller does it. Where it cannot, as its node is lost, this process does."""
+    """Have the controller end the cluster. If it cannot, because its node is lost, this process
+    does."""
     import ray
     from ray.exceptions import RayError
 
@@ -81,20 +87,26 @@ def _end() -> list[str]:
     if plan is None:
         kill_actor(CONTROLLER)
         end_agents()
-        return ["hosts that the controller alone knew"]
-    graces_s = 2 * plan.cluster.timing.stop_grace_s  # the router's, then the workers'
+        return ["hosts that only the controller knew"]
+    graces_s = 2 * plan.cluster.timing.stop_grace_s  # first the router's, then the workers'
     try:
         silent: list[str] = ray.get(controller.stop.remote(), timeout=graces_s + _STOP_MARGIN_S)
     except (RayError, TimeoutError) as error:
         log.error("the controller: %s", error)
         kill_actor(CONTROLLER)
-        return Agents(plan.hosts).end()
+        return sorted(
+            [
+                *(host.name for host in beside_ray(plan.cluster)),
+                *made_nodes(plan.cluster, plan.hosts).end(),
+                *Agents(plan.hosts, plan.cluster.host_sets).end(),
+            ]
+        )
     kill_actor(CONTROLLER)
     return silent
 
 
 def _plan_of(controller: Any) -> ClusterPlan | None:
-    """None if it does not answer; it may be about to be made again."""
+    """The controller's plan; None if it does not answer in time. It may be restarting."""
     import ray
     from ray.exceptions import RayError
 
@@ -108,20 +120,30 @@ def _plan_of(controller: Any) -> ClusterPlan | None:
     return None
 
 
-def planned(name: str, cluster: ClusterSpec, found: list[Node], *, share: bool) -> ClusterPlan:
-    """Which hosts it takes, and what of each. The router is on the first of them, where this
-    process is. Raises `StartError` if they have too little."""
+def planned(
+    ray: RaySettings, cluster: ClusterSpec, found: list[Node], *, share: bool
+) -> ClusterPlan:
+    """Decide which hosts the cluster uses, and their GPUs and seats. Routers are on the cluster's
+    own hosts beside the Ray; without any, on the first node, which is this process's. Raises
+    `StartError` if the nodes have too few resources."""
     if len(found) > 1 and any(is_loopback(node.ip) for node in found):
         raise StartError("a node of Ray is at a loopback address: ray start --node-ip-address")
+    beside = beside_ray(cluster)
+    if cluster.host_sets:  # workers are on nodes that come and go
+        found = found[:1]
+    names = names_of(found)
+    if cluster.host_sets and (beside or cluster.tls is not None):
+        names = [f"{ray.cluster}-head"]  # known before, for its certificate
     hosts = tuple(
         HostSpec(name=host_name, agent=f"{node.ip}:1", bind_host=node.ip, advertise_host="")
-        for host_name, node in zip(names_of(found), found, strict=True)
+        for host_name, node in zip(names, found, strict=True)
     )
+    made = tuple(host for its in cluster.host_sets for host in its.hosts())
     offered = {
         host.name: tuple(map(str, range(node.gpus)))
         for host, node in zip(hosts, found, strict=True)
     }
-    seated = settled_on(replace(cluster, hosts=hosts), offered, share=share)
+    seated = settled_on(replace(cluster, hosts=(*beside, *hosts, *made)), offered, share=share)
     plans = []
     for host, node in zip(hosts, found, strict=True):
         devices: set[str] = set()
@@ -133,7 +155,7 @@ def planned(name: str, cluster: ClusterSpec, found: list[Node], *, share: bool) 
                     devices |= {*(pool.devices[i] if pool.devices else ())}
         if seats or node is found[0]:
             agent = AgentPlan(
-                cluster=name,
+                cluster=ray.cluster,
                 host_name=host.name,
                 ip=node.ip,
                 port=port_range(cluster.ports)[0] if cluster.ports else AGENT_PORT,
@@ -141,12 +163,16 @@ def planned(name: str, cluster: ClusterSpec, found: list[Node], *, share: bool) 
                 tls=cluster.tls_of(host.name),
                 insecure=cluster.insecure,
             )
-            plans.append(HostPlan(agent=agent, n_gpus=len(devices), seats=seats))
+            plan = HostPlan(
+                agent=agent, n_gpus=len(devices), seats=seats, fence_command=ray.fence_command
+            )
+            plans.append(plan)
     return ClusterPlan(cluster=cluster, hosts=tuple(plans), share_gpus=share)
 
 
 def _events(controller: object) -> Iterator[Event]:
-    """As they come, from the first. Raises `StartError` when the controller dies for good."""
+    """Yield all events from the first on, as they come. Raises `StartError` when the controller is
+    dead for good."""
     import ray
     from ray.exceptions import RayError
 
@@ -158,5 +184,5 @@ def _events(controller: object) -> Iterator[Event]:
             raise StartError(f"the controller: {error}") from error
         n += len(news)
         for text in news:
-            value = json.loads(text)
-            yield Event(**{**value, "kind": Kind(value["kind"])})
+            if (event := read_event(text)) is not None:
+                yield event

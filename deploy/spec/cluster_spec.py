@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from twolane.deploy.spec.settings import LAUNCHER, RouterSettings, TimingSpec, WorkerSettings
+from twolane.deploy.spec.settings import (
+    LAUNCHER,
+    RouterSettings,
+    ScalerSettings,
+    TimingSpec,
+    WorkerSettings,
+)
 from twolane.deploy.spec.specs import ModelSpec, RouterSpec, WorkerSpec, new_epoch
 from twolane.rpc.listen import is_loopback
 from twolane.rpc.secret import new_secret
@@ -12,6 +19,20 @@ from twolane.security.credentials import Credentials
 from twolane.security.tls import TlsFiles
 
 _STEP = 10  # from a router's own ports to those of the next one on its host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeIn:
+    """A host that comes when a worker has a seat on it, and goes when none has: number `number` of
+    the set `set_name`, for workers of `pools`. In a set that `is_ordered`, the highest number goes
+    first. `is_pod`: another boot of it proves nothing of what ran there, see
+    `twolane.deploy.kubernetes`."""
+
+    set_name: str
+    number: int
+    pools: tuple[str, ...]
+    is_ordered: bool = False
+    is_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +44,8 @@ class HostSpec:
     offers. `seats`: how many workers it takes if they compute on the CPU; None: an equal share.
     `fence_command` switches the host off: a shell on the controller's machine runs it, and exit
     code 0 means that the host is off. `routers`: how many run there; None: if no host says how
-    many, the first host has all of the cluster's, else none.
+    many, the first host has all of the cluster's, else none. `made`: it is not always there,
+    and has no addresses before it is.
     """
 
     name: str
@@ -34,6 +56,50 @@ class HostSpec:
     seats: int | None = None
     fence_command: str = ""
     routers: int | None = None
+    made: MadeIn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """So much of it, as Ray counts."""
+
+    name: str
+    amount: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSetSpec:
+    """Hosts that are alike and come and go with the workers of `pools`, at most `most` of them. On
+    Ray, a node that has `resources` is one of them; in Kubernetes, a pod of the StatefulSet called
+    `name`."""
+
+    name: str
+    pools: tuple[str, ...]
+    most: int
+    gpus: int = 0  # of each host
+    seats: int = 1  # of each host, for workers that compute on the CPU
+    resources: tuple[Resource, ...] = ()
+    is_pods: bool = False
+
+    def hosts(self) -> list[HostSpec]:
+        return [
+            HostSpec(
+                name=f"{self.name}-{i}",
+                agent="",
+                bind_host="",
+                advertise_host="",
+                gpus=tuple(map(str, range(self.gpus))),
+                seats=self.seats,
+                made=MadeIn(
+                    set_name=self.name,
+                    number=i,
+                    pools=self.pools,
+                    is_ordered=self.is_pods,
+                    is_pod=self.is_pods,
+                ),
+            )
+            for i in range(self.most)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +118,7 @@ class PoolSpec:
     settings: WorkerSettings = field(default_factory=WorkerSettings)
     devices: tuple[tuple[str, ...], ...] = ()
     host_names: tuple[str, ...] = ()
+    flips: bool = False
 
     @property
     def gpus(self) -> list[tuple[str, str]]:
@@ -63,7 +130,8 @@ class PoolSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """Routers and pools of workers. `bind_host`, `advertise_host` and `ports` hold for every
-    process, see `WorkerSpec`. With `hosts`, each host has its own addresses."""
+    process, see `WorkerSpec`. With `hosts`, each host has its own addresses. `seats` holds for
+    hosts that do not say themselves how many workers they take if these compute on the CPU."""
 
     model: ModelSpec  # as the router sees it: its name, and where its tokenizer is
     pools: tuple[PoolSpec, ...]
@@ -78,6 +146,9 @@ class ClusterSpec:
     tls: TlsFiles | None = None  # the paths may contain {name}: see `tls_of`
     insecure: bool = False
     hosts: tuple[HostSpec, ...] = ()
+    host_sets: tuple[HostSetSpec, ...] = ()
+    seats: int | None = None
+    scaler: ScalerSettings = field(default_factory=ScalerSettings)
 
     def tls_of(self, name: str) -> TlsFiles | None:
         """The TLS files of the process with that name."""
@@ -137,34 +208,63 @@ class ClusterSpec:
         """The specs of all workers, each with a new epoch. They announce themselves to
         `worker_endpoints`, host:port of each router."""
         return [
-            self._worker(pool, i, worker_endpoints)
+            self.worker(
+                pool.name,
+                i,
+                worker_endpoints,
+                host_name=pool.host_names[i] if pool.host_names else "",
+                devices=pool.devices[i] if pool.devices else (),
+            )
             for pool in self.pools
             for i in range(pool.n_workers)
         ]
 
-    def _worker(self, pool: PoolSpec, i: int, routers: tuple[str, ...]) -> WorkerSpec:
-        place = self._place(pool.host_names[i] if pool.host_names else "")
+    def worker(
+        self,
+        pool_name: str,
+        i: int,
+        routers: Sequence[str],
+        *,
+        host_name: str,
+        devices: Sequence[str],
+        name: str = "",
+        roles: tuple[str, ...] = (),
+        model_dir: str = "",
+    ) -> WorkerSpec:
+        """The next incarnation of that pool's worker number `i`, at any seat. `name`: of one that
+        came from another pool. `roles`, `model_dir`: others than the pool's."""
+        (pool,) = (pool for pool in self.pools if pool.name == pool_name)
+        place = self._place(host_name)
+        is_inside = place.made is None and is_loopback(place.bind_host)
         return WorkerSpec(
-            worker_id=(name := f"{pool.name}-{i}"),
+            worker_id=(name := name or f"{pool.name}-{i}"),
             epoch=new_epoch(),
-            roles=pool.roles,
-            model=pool.model,
-            routers=routers,
+            roles=roles or pool.roles,
+            flips=pool.flips,
+            model=pool.model.at(model_dir) if model_dir else pool.model,
+            routers=tuple(routers),
             settings=pool.settings,
             secret=self.secret,
             pool=pool.name,
             bind_host=place.bind_host,
             advertise_host=place.advertise_host,
             ports=self.ports,
-            metrics_host=self.settings.host if is_loopback(place.bind_host) else "",
-            metrics_port=port + i if (port := pool.settings.worker_metrics_port) else 0,
+            metrics_host=self.settings.host if is_inside else "",
+            metrics_port=self._metrics_port(name),
             log_level=self.log_level,
             timing=self.timing,
-            devices=pool.devices[i] if pool.devices else (),
+            devices=tuple(devices),
             tls=self.tls_of(name),
             insecure=self.insecure,
             host_name=place.name,
         )
+
+    def _metrics_port(self, name: str) -> int:
+        """Of the worker of that name, whose pool it may have left; 0: any."""
+        title, _, number = name.rpartition("-")
+        own = next((pool for pool in self.pools if pool.name == title), None)
+        port = own.settings.worker_metrics_port if own is not None else 0
+        return port + int(number) if port else 0
 
     def _place(self, host_name: str) -> HostSpec:
         """The host of that name; without hosts, this machine, which needs no name."""
@@ -185,6 +285,7 @@ def _nth(router: RouterSpec, i: int) -> RouterSpec:
         its,
         worker_port=its.worker_port and its.worker_port + _STEP * i,
         metrics_port=its.metrics_port and its.metrics_port + _STEP * i,
+        admin_port=its.admin_port and its.admin_port + _STEP * i,
     )
     socket = router.admin_socket and f"{router.admin_socket}.{i}"
     return replace(router, settings=settings, admin_socket=socket)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
+from twolane.deploy.spec.cluster_spec import ClusterSpec, HostSpec, PoolSpec
 from twolane.deploy.spec.placement import AssignedGpus, Host, Need, place
-from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch
@@ -77,6 +77,8 @@ def settled_on(
     ]
     cluster = on_one_kind(cluster, sum(len(host.gpus) for host in hosts), share=share)
     on_gpus = any(_computes_on_gpu(pool) for pool in cluster.pools)
+    if cluster.host_sets:
+        return _seated_in_sets(cluster, on_gpus=on_gpus)
     if on_gpus and any(host.gpus for host in hosts):
         return placed(cluster, hosts, share=share)
     return _seated(cluster)
@@ -85,20 +87,30 @@ def settled_on(
 def _seated(cluster: ClusterSpec) -> ClusterSpec:
     """Assign hosts to workers that compute on the CPU: each host takes as many as it has seats, or
     an equal share."""
-    share = math.ceil(cluster.n_workers / len(cluster.hosts))
     hosts = [
-        Host(host.name, tuple(map(str, range(share if host.seats is None else host.seats))))
-        for host in cluster.hosts
+        Host(host.name, tuple(map(str, range(n_seats(cluster, host))))) for host in cluster.hosts
     ]
     needs = [Need(pool.name, pool.roles, pool.n_workers, 1) for pool in cluster.pools]
-    n_seats = sum(len(host.gpus) for host in hosts)
-    if n_seats < cluster.n_workers:
+    total = sum(len(host.gpus) for host in hosts)
+    if total < cluster.n_workers:
         raise StartError(
-            f"{cluster.n_workers} workers need {cluster.n_workers} seats; the hosts have {n_seats} "
+            f"{cluster.n_workers} workers need {cluster.n_workers} seats; the hosts have {total} "
             "(hosts[].seats)"
         )
     seats = zip(cluster.pools, place(needs, hosts), strict=True)
     return replace(cluster, pools=tuple(_on_hosts(pool, its) for pool, its in seats))
+
+
+def n_seats(cluster: ClusterSpec, host: HostSpec | None) -> int:
+    """How many workers that compute on the CPU a host takes; None: this machine."""
+    if host is not None and host.seats is not None:
+        return host.seats
+    if cluster.seats is not None:
+        return cluster.seats
+    if host is None:
+        budget = (cluster.scaler.budget or 0) if cluster.scaler.autoscale else 0
+        return max(cluster.n_workers, budget, len(os.sched_getaffinity(0)))
+    return math.ceil(cluster.n_workers / len(cluster.hosts))
 
 
 def on_one_kind(cluster: ClusterSpec, n_gpus: int, *, share: bool = False) -> ClusterSpec:
@@ -160,13 +172,16 @@ def _on_hosts(pool: PoolSpec, its: Sequence[AssignedGpus]) -> PoolSpec:
 
 def environment_of(spec: ProcessSpec) -> dict[str, str]:
     """Environment variables that a process must have when it starts. A worker with GPUs of its own
-    sees no others. A router gets few glibc arenas, so that its memory stays flat under load: its
-    threads free memory that others allocated, and each arena keeps its peak size."""
-    if isinstance(spec, RouterSpec):
-        return {"MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2")}
+    sees no others. A router, and a worker that computes on the CPU, gets few glibc arenas. A
+    router's memory stays flat under load then: its threads free memory that others allocated, and
+    each arena keeps its peak size. A worker leaves addresses to its threads and its pool where they
+    are limited (`ulimit -v`): each arena reserves 64 MB of them."""
     if isinstance(spec, WorkerSpec) and spec.devices:
         return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(spec.devices))}
-    return {}
+    is_worker = isinstance(spec, WorkerSpec)
+    if is_worker and spec.model.engine != "fake" and spec.model.config.device == "cuda":
+        return {}  # it needs one, though none is visible here
+    return {"MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2")}
 
 
 def _computes_on_gpu(pool: PoolSpec) -> bool:
@@ -197,3 +212,39 @@ def _check_shared(cluster: ClusterSpec) -> None:
                 "takes for its pages, by --pages or --kv-bytes; or start fewer, or take "
                 "--device cpu"
             )
+
+
+def _seated_in_sets(cluster: ClusterSpec, *, on_gpus: bool) -> ClusterSpec:
+    """Each pool's workers on the first hosts of the sets that take them. Raises `StartError` if
+    there are too few."""
+    taken: dict[str, int] = {}  # GPUs, or seats, by host
+    return replace(
+        cluster, pools=tuple(_seated_pool(cluster, pool, taken, on_gpus) for pool in cluster.pools)
+    )
+
+
+def _seated_pool(
+    cluster: ClusterSpec, pool: PoolSpec, taken: dict[str, int], on_gpus: bool
+) -> PoolSpec:
+    need = pool.model.config.tensor_parallel if on_gpus else 1
+    names: list[str] = []
+    devices: list[tuple[str, ...]] = []
+    for host in cluster.hosts:
+        if host.made is None or pool.name not in host.made.pools:
+            continue
+        room = _room(host, on_gpus=on_gpus)
+        while len(names) < pool.n_workers and taken.get(host.name, 0) + need <= room:
+            first = taken.get(host.name, 0)
+            taken[host.name] = first + need
+            names.append(host.name)
+            devices.append((host.gpus or ())[first : first + need])
+    if len(names) < pool.n_workers:
+        raise StartError(
+            f"the host sets of pool {pool.name} have room for {len(names)} of its "
+            f"{pool.n_workers} workers (host_sets[].most)"
+        )
+    return replace(pool, host_names=tuple(names), devices=tuple(devices) if on_gpus else ())
+
+
+def _room(host: HostSpec, *, on_gpus: bool) -> int:
+    return len(host.gpus or ()) if on_gpus else host.seats or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +21,7 @@ class HostOptions(BaseModel):
     bind_host: str | None = None
     advertise_host: str | None = None
     gpus: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    seats: Annotated[int, Field(ge=1)] | None = None
+    seats: Annotated[int, Field(ge=0)] | None = None
     fence_command: str = ""
     routers: Annotated[int, Field(ge=0)] | None = None
 
@@ -38,3 +39,24 @@ class HostOptions(BaseModel):
             fence_command=self.fence_command,
             routers=self.routers,
         )
+
+
+def wrong_hosts(
+    launcher: str, ray_address: str, hosts: Sequence[HostOptions]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Errors of hosts, each with its place: hosts without a launcher that uses them, workers on
+    hosts beside a Ray, and duplicate hosts."""
+    is_on_ray = launcher == "ray" and ray_address != "local"
+    if hosts and not (is_on_ray or launcher in ("agents", "kubernetes")):
+        yield ("hosts",), f"launcher is {launcher}, which reaches no hosts: make it agents"
+    for i, host in enumerate(hosts):
+        if is_on_ray and (host.seats, host.gpus) != (0, ()):
+            text = "beside a Ray, hosts are for routers: seats must be 0 and gpus []"
+            yield ("hosts", i), text
+    for field in ("name", "agent"):
+        seen: dict[str, int] = {}
+        for i, host in enumerate(hosts):
+            said = getattr(host, field)
+            first = seen.setdefault(said, i)
+            if first != i:
+                yield ("hosts", i, field), f"hosts[{first}] has the {field} {said} already"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +14,8 @@ from twolane.router.shared.address import without_secrets
 from twolane.rpc.listen import ListenError
 from twolane.security.credentials import Protection, UnprotectedError
 
+log = logging.getLogger(__name__)
+_WARN_S = 60.0
 CERTS = Path("~/.config/twolane/certs")  # where `twolane certs` puts them unless it is told
 
 
@@ -44,6 +48,13 @@ def insecure_listeners(spec: ProcessSpec) -> list[str]:
         for host, option in _listeners(spec)
         if spec.credentials.protection(host, option) is Protection.INSECURE
     ]
+
+
+async def warn_of(listeners: Sequence[str]) -> None:
+    """Log a warning each minute while there are listeners without TLS."""
+    while listeners:
+        log.warning("without TLS, reached from other machines: %s", ", ".join(listeners))
+        await asyncio.sleep(_WARN_S)
 
 
 def _listeners(spec: ProcessSpec) -> Iterator[tuple[str, str]]:

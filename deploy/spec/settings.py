@@ -1,4 +1,7 @@
-"""Options of a cluster and of its processes, each declared once (`twolane.deploy.spec.options`)."""
+"""Options of a cluster and of its processes, each declared once.
+
+See `twolane.deploy.spec.declared_options`.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,15 @@ class ClusterSettings:
     """Options of a whole cluster."""
 
     model: str = option(BUNDLED, "What to serve.", metavar="DIR_OR_HUB_ID")
-    launcher: str = option("ray", "", choices=("ray", "process", "agents"))
+    launcher: str = option("ray", "", choices=("ray", "process", "agents", "kubernetes"))
+    seats: int | None = option(
+        None,
+        "Most workers on each host that compute on the CPU.  [default: as many as are asked for, "
+        "or one for each core of this machine]",
+        least=1,
+    )
     share_gpus: bool = option(False, "Several workers on a GPU, where there is not one for each.")
-    log_level: str = option("info", "", choices=("debug", "info", "warning", "error"))
+    log_level: str = option("info", "", choices=("debug", "info", "warning", "error"), is_live=True)
     tls_ca: str = option("", "PEM file of the authorities to trust.", metavar="FILE")
     tls_cert: str = option(
         "",
@@ -67,6 +76,73 @@ class RaySettings:
         metavar="auto|HOST:PORT|local",
     )
     cluster: str = option("default", "The cluster's name on that Ray, which may have several.")
+    fence_command: str = option(
+        "",
+        "Switches a silent host off; exit code 0 means that it is off. A shell on the controller's "
+        "host runs it, with the other host's name in TWOLANE_HOST.",
+        metavar="COMMAND",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerSettings:
+    """Whether and how pools size themselves. Raises ValueError for bounds that contradict each
+    other."""
+
+    autoscale: bool = option(
+        False, "Let the cluster size its prefill and its decode pool, by what comes."
+    )
+    budget: int | None = option(
+        None,
+        "With --autoscale: most GPUs of all workers together; on CPUs most workers.  [default: all "
+        "there are]",
+        least=1,
+        is_live=True,
+    )
+    min_prefill: int = option(
+        1, "With --autoscale: fewest prefill workers; 0 is for both.", least=0, is_live=True
+    )
+    max_prefill: int = option(
+        1024, "With --autoscale: most prefill workers.", least=1, is_live=True
+    )
+    min_decode: int = option(
+        1, "With --autoscale: fewest decode workers; 0 is for both.", least=0, is_live=True
+    )
+    max_decode: int = option(1024, "With --autoscale: most decode workers.", least=1, is_live=True)
+    flips: bool | None = option(
+        None,
+        "Make workers ready for both roles at their start, so that they can change theirs while "
+        "they run.  [default: with --autoscale]",
+    )
+    slo_ttft_s: float = option(
+        0.5, "With --autoscale: time to the first token to hold.", above=0, is_live=True
+    )
+    slo_gap_s: float = option(
+        0.02, "With --autoscale: gap between tokens to hold.", above=0, is_live=True
+    )
+    idle_s: float = option(
+        900.0,
+        "With --autoscale: time without a request after which pools go to zero.",
+        above=0,
+        is_live=True,
+    )
+    hardware: str | None = option(
+        None,
+        "With --autoscale: whose measured figures to begin with, by name or file.  [default: "
+        "h200 on GPUs]",
+        metavar="NAME_OR_FILE",
+    )
+
+    def __post_init__(self) -> None:
+        for role in ("prefill", "decode"):
+            least, most = getattr(self, f"min_{role}"), getattr(self, f"max_{role}")
+            if least > most:
+                raise ValueError(f"min_{role} is {least}, more than max_{role}, which is {most}")
+        if (self.min_prefill == 0) != (self.min_decode == 0):
+            raise ValueError(
+                f"min_prefill is {self.min_prefill} and min_decode {self.min_decode}: only both "
+                "pools together may go to zero"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +151,9 @@ class TimingSpec:
     timeouts so short that living processes would be taken for dead."""
 
     heartbeat_s: float = option(1.0, "How often everybody shows signs of life.", above=0)
-    suspicion_s: float = option(3.0, "Silence after which requests go elsewhere.", above=0)
+    suspicion_s: float = option(
+        3.0, "Silence after which requests go elsewhere.", above=0, is_live=True
+    )
     lease_s: float = option(6.0, "How long pages are held for a silent peer.", above=0)
     grace_s: float = option(10.0, "How long answers outlive a lost router.", above=0)
     stop_grace_s: float = option(5.0, "How long running answers get at a stop.", above=0)
@@ -103,10 +181,18 @@ class WorkerSettings:
     )
     decode_rows: int | None = option(None, "Most answers that one worker decodes.", least=1)
     prefill_window_s: float | None = option(
-        None, "The longest that a prompt of a burst waits for others.", least=0
+        None,
+        "The longest that a prompt of a burst waits for others, so that steps are fuller.  "
+        "[default: 0]",
+        least=0,
+    )
+    prefill_learns_window: bool = option(
+        False,
+        "Learn from steps and arrivals how long prompts wait for others: for engines whose steps "
+        "cost much without any token.",
     )
     prefill_watermark_rows: int | None = option(
-        None, "More waiting prompts than so many are a burst.", least=0
+        None, "With --prefill-window-s, more waiting prompts than so many are a burst.", least=0
     )
     holding_cap_share: float | None = option(
         None,
@@ -147,6 +233,21 @@ class WorkerSettings:
         least=0,
         most=MAX_PORT,
     )
+    worker_metrics_ports: str = option(
+        "",
+        "Ports that each host gives to its workers' metrics, if they have none of their own.  "
+        "[default: --ports]",
+        metavar="FIRST-LAST",
+    )
+
+    def __post_init__(self) -> None:
+        if self.worker_metrics_ports:
+            port_range(self.worker_metrics_ports, "worker_metrics_ports")
+        if self.prefill_learns_window and self.prefill_window_s is not None:
+            raise ValueError(
+                "prefill_window_s says how long prompts wait, prefill_learns_window that it is "
+                "learnt: give one"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +263,13 @@ class RouterSettings:
     )
     metrics_port: int = option(
         0, "Port of the router's metrics.  [default: any]", least=0, most=MAX_PORT
+    )
+    admin_port: int | None = option(
+        None,
+        "Port for operators and viewers, at --bind-host, by their certificates.  [default: none; "
+        "a socket of this machine]",
+        least=0,
+        most=MAX_PORT,
     )
     http_port: int | None = option(
         None,
@@ -191,12 +299,30 @@ class RouterSettings:
     store_cluster: str = option(
         "default", "This cluster's name in the store, which may have several."
     )
-    max_prompt_tokens: int | None = option(None, "Longer prompts are refused.", least=1)
-    max_output_tokens: int | None = option(
-        None, "Longest answer; more max_tokens are refused.", least=1
+    otlp_endpoint: str | None = option(
+        None,
+        "Send traces of requests to this OpenTelemetry collector, by gRPC.  "
+        "[default: $OTEL_EXPORTER_OTLP_ENDPOINT, or none]",
+        metavar="URL",
     )
-    max_queued: int | None = option(None, "Requests that may wait at the router.", least=1)
-    growth_tokens: int | None = option(None, "Tokens that each answer reserves.", least=1)
+    max_prompt_tokens: int | None = option(
+        None, "Longer prompts are refused.", least=1, is_live=True
+    )
+    max_output_tokens: int | None = option(
+        None, "Longest answer; more max_tokens are refused.", least=1, is_live=True
+    )
+    max_queued: int | None = option(
+        None, "Requests that may wait at the router.", least=1, is_live=True
+    )
+    growth_tokens: int | None = option(
+        None, "Tokens that each answer reserves.", least=1, is_live=True
+    )
+    beside_rows_s: float | None = option(
+        None,
+        "Beside workers that only prefill, one with both roles takes a prompt that costs its "
+        "answers this time together, and decodes it too; 0: none.  [default: 0.03]",
+        least=0,
+    )
 
     def __post_init__(self) -> None:
         if self.http_port is not None and self.no_http:

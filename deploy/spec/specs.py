@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twolane.deploy.spec.settings import (
+    DECODE,
+    PREFILL,
     RouterSettings,
     TimingSpec,
     WorkerSettings,
@@ -46,6 +48,15 @@ class ModelSpec:
     @property
     def model_dir(self) -> Path:
         return self.config.model_dir
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its engine reads weights."""
+        return self.engine == "model" and self.config.load_format == "safetensors"
+
+    def at(self, model_dir: str) -> ModelSpec:
+        """The same with another revision's weights."""
+        return replace(self, config=replace(self.config, model_dir=Path(model_dir)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +99,8 @@ class RouterSpec:
 class WorkerSpec:
     """One incarnation of a worker: `worker_id` survives a restart, `epoch` never does.
 
-    The roles are `prefill`, `decode`, or both (colocated). `devices` are the GPUs that it may see,
+    The roles are `prefill`, `decode`, or both (colocated). One that `flips` is ready to take the
+    other role while it runs. `devices` are the GPUs that it may see,
     as CUDA_VISIBLE_DEVICES names them; empty: those that its launcher sees. Its metrics are at
     `metrics_port`; the port in the settings is its pool's base port.
 
@@ -120,6 +132,12 @@ class WorkerSpec:
     insecure: bool = False  # listeners beyond the loopback may be without TLS
     host_name: str = ""
     state_dir: str = ""
+    flips: bool = False
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """The roles that it has or may take."""
+        return (PREFILL, DECODE) if self.flips else self.roles
 
     @property
     def name(self) -> str:

@@ -6,8 +6,8 @@ schema of a topology file; the options of `twolane up` make the same.
     file  ───┘
 
 Nothing is looked up here: no model, no GPU. The keys are the options that the specs declare
-(`twolane.deploy.spec.options`); an unset one is None and keeps the default. `workers` holds the
-options for all pools; a pool's own options override them.
+(`twolane.deploy.spec.declared_options`); an unset one is None and keeps the default. `workers`
+holds the options for all pools; a pool's own options override them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from twolane.deploy.spec.host_options import HostOptions
-from twolane.deploy.spec.options import Declared, declared, settings
+from twolane.deploy.spec.declared_options import Declared, declared, settings
+from twolane.deploy.spec.host_options import HostOptions, wrong_hosts
+from twolane.deploy.spec.host_sets import HostSetOptions, KubernetesOptions, wrong_sets
 from twolane.deploy.spec.page_rules import unprotected, unsummed
 from twolane.deploy.spec.settings import (
     DECODE,
@@ -30,6 +31,7 @@ from twolane.deploy.spec.settings import (
     ClusterSettings,
     RaySettings,
     RouterSettings,
+    ScalerSettings,
     TimingSpec,
     WorkerSettings,
 )
@@ -43,7 +45,9 @@ NAMES = {"prefill": "prefill", "decode": "decode", "both": "colocated"}  # of po
 WORKER_KINDS = (ModelSpec, EngineConfig, WorkerSettings)
 OPTIONS = {  # by field and by key
     name: each
-    for each in declared(ClusterSettings, RaySettings, RouterSettings, TimingSpec, *WORKER_KINDS)
+    for each in declared(
+        ClusterSettings, RaySettings, RouterSettings, ScalerSettings, TimingSpec, *WORKER_KINDS
+    )
     for name in (each.field, each.key)
 }
 
@@ -82,7 +86,7 @@ def _with_options(*kinds: type, is_final: bool = False) -> Callable[[type[PartT]
     def decorate(part: type[PartT]) -> type[PartT]:
         found: dict[str, Any] = {}
         for each in declared(*kinds):
-            kind = _type(each)
+            kind = type_of(each)
             found[each.key] = (kind, each.usual) if is_final else (kind | None, None)
         return create_model(
             part.__name__, __base__=part, __doc__=part.__doc__, __module__=part.__module__, **found
@@ -91,7 +95,8 @@ def _with_options(*kinds: type, is_final: bool = False) -> Callable[[type[PartT]
     return decorate
 
 
-def _type(each: Declared) -> Any:
+def type_of(each: Declared) -> Any:
+    """The type of its values in a topology, with their bounds."""
     its = each.option
     kind: Any = Literal[its.choices] if its.choices else each.hint
     if get_origin(each.hint) is tuple:
@@ -136,6 +141,11 @@ class RayOptions(_Part):
     """The Ray that runs the cluster."""
 
 
+@_with_options(ScalerSettings)
+class ScalerOptions(_Part):
+    """Pools that size themselves."""
+
+
 @_with_options(ClusterSettings, is_final=True)
 class _ClusterOptions(_Part):
     """Options that hold for the whole cluster."""
@@ -145,10 +155,13 @@ class Topology(_ClusterOptions):
     """One cluster."""
 
     ray: RayOptions = RayOptions()
+    scaler: ScalerOptions = ScalerOptions()
     router: RouterOptions = RouterOptions()
     timing: TimingOptions = TimingOptions()
     workers: WorkerOptions = WorkerOptions()
+    kubernetes: KubernetesOptions = KubernetesOptions()
     hosts: Annotated[tuple[HostOptions, ...], Field(strict=False)] = ()
+    host_sets: Annotated[tuple[HostSetOptions, ...], Field(strict=False)] = ()
     pools: Annotated[tuple[Pool, ...], Field(strict=False)]
 
     def options_of(self, pool: Pool) -> WorkerOptions:
@@ -189,7 +202,7 @@ def parse_topology(value: object, *, is_whole: bool = True) -> Topology:
 
 def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
     """Errors that involve more than one field."""
-    refused = list(_refused_models(topology))
+    refused = list(_refused_options(topology))
     yield from refused
     n_of = dict.fromkeys(NAMES, 0)
     seen: dict[str, int] = {"router": -1}
@@ -206,14 +219,16 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
             f"{n_of['prefill']} prefill and {n_of['decode']} decode workers can answer nothing; "
             "take at least one of each, or one that does both (colocated)",
         )
-    yield from _unsummed(topology)
-    yield from _unprotected(topology)
+    if not refused:
+        yield from _unsummed(topology)
+        yield from _unprotected(topology)
     yield from _misplaced_hosts(topology)
     if not refused and any(pool.role != "both" for pool in topology.pools):
         yield from _strangers(topology)
     parts: tuple[tuple[Place, BaseModel, type], ...] = (
         (("router",), topology.router, RouterSettings),
         (("timing",), topology.timing, TimingSpec),
+        (("scaler",), topology.scaler, ScalerSettings),
         ((), topology, ClusterSettings),
     )
     for place, part, kind in parts:
@@ -223,12 +238,13 @@ def _contradictions(topology: Topology, *, is_whole: bool) -> Iterator[Problem]:
             yield Problem((*place, *_named(str(error))[-1:]), str(error))
 
 
-def _refused_models(topology: Topology) -> Iterator[Problem]:
-    """What engines refuse; each error once, at the field that caused it."""
+def _refused_options(topology: Topology) -> Iterator[Problem]:
+    """What engines and workers refuse; each error once, at the field that caused it."""
     found: dict[Place, str] = {}
     for i, pool in enumerate(topology.pools):
         try:
             topology.model_of(pool)
+            WorkerSettings(**settings(WorkerSettings, given(topology.options_of(pool))))
         except (EngineConfigError, ValueError) as error:
             names = _named(str(error))
             own = [name for name in names if name in given(pool)]
@@ -252,22 +268,21 @@ def written(text: str, name: Callable[[str], str]) -> str:
         part, word = found["part"] or "", found["word"]
         return name(part + OPTIONS[word].key) if word in OPTIONS else found[0]
 
-    pattern = r"\b((?P<part>(router|timing|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
+    pattern = r"\b((?P<part>(router|timing|scaler|workers)\.)|(?=[a-z]+_))(?P<word>[a-z_]+)\b"
     return re.sub(pattern, replaced, text)
 
 
 def _misplaced_hosts(topology: Topology) -> Iterator[Problem]:
-    """Errors of hosts: hosts without the launcher that uses them, and duplicate hosts."""
-    if topology.hosts and topology.launcher != "agents":
-        text = f"launcher is {topology.launcher}, which reaches no hosts: make it agents"
-        yield Problem(("hosts",), text)
-    for field in ("name", "agent"):
-        seen: dict[str, int] = {}
-        for i, host in enumerate(topology.hosts):
-            said = getattr(host, field)
-            first = seen.setdefault(said, i)
-            if first != i:
-                yield Problem(("hosts", i, field), f"hosts[{first}] has the {field} {said} already")
+    for place, text in (
+        *wrong_hosts(topology.launcher, topology.ray.address, topology.hosts),
+        *wrong_sets(
+            topology.launcher,
+            topology.ray.address,
+            topology.host_sets,
+            {pool.title: pool.workers for pool in topology.pools},
+        ),
+    ):
+        yield Problem(place, text)
 
 
 def _unsummed(topology: Topology) -> Iterator[Problem]:
@@ -362,8 +377,9 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
 
 def _did_you_mean(place: Place) -> str:
     parts: dict[str | int, type[BaseModel]] = {
-        "ray": RayOptions, "router": RouterOptions, "timing": TimingOptions,
-        "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
+        "ray": RayOptions, "scaler": ScalerOptions, "router": RouterOptions,
+        "timing": TimingOptions, "workers": WorkerOptions, "pools": Pool, "hosts": HostOptions,
+        "host_sets": HostSetOptions, "kubernetes": KubernetesOptions,
     }  # fmt: skip
     part = parts.get(place[0], Topology) if len(place) > 1 else Topology
     if place[-1] in part.model_fields:  # it stands where an object of its own would

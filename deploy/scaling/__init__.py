@@ -1,0 +1,1 @@
+"""Sets the autoscaler up for a cluster as its topology says."""

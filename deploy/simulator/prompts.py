@@ -1,0 +1,179 @@
+"""The prompts of a simulated cluster: placed on arrival, computed in steps.
+
+    arrivals ──▶ router's queue ──▶ queue of a prefill worker ──▶ steps ──▶ to its decode worker
+                 while no worker     first come, first served     of `step_tokens`; the last
+                 has room                                         prompt may be split
+
+As the router does, each prompt is placed once, on both sides: where the fewest tokens are to be
+computed, and where the fewest rows are. So a worker that comes later takes nothing of what waits at
+others. What comes while the router's queue is full is refused, and does not come again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappush
+
+import numpy as np
+
+from twolane.deploy.controller.observation import Role
+from twolane.deploy.controller.priors import Hardware
+from twolane.deploy.simulator.requests import Requests
+from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
+
+MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
+MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are refused at once
+EXTRA_ROWS = 8  # that a decode worker may expect beyond its rows, likewise
+_STEPS_SEEN = 4  # steps between two decisions that the law learns from
+
+
+class Prompts:
+    """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
+    worker), of prompts that are done."""
+
+    def __init__(self, hardware: Hardware, ttft_s: float, requests: Requests) -> None:
+        self._hardware = hardware
+        self._ttft_s = ttft_s
+        self._arrivals: list[float] = requests.arrivals_s.tolist()
+        self._tokens: list[int] = requests.prompt_tokens.tolist()
+        self._queue: deque[int] = deque()  # at the router
+        self._targets: dict[int, SimWorker] = {}
+        self.late_first = np.zeros(len(requests), np.bool_)
+        self.computed: list[tuple[float, int, SimWorker]] = []
+        self.n_arrived = 0
+        self.n_refused = 0  # of those
+        self.n_tokens = 0  # of those that were not
+        self.steps: list[tuple[int, int, float]] = []  # tokens, squares, seconds; the reader clears
+
+    def advance(self, workers: Sequence[SimWorker], now: float, end_s: float) -> None:
+        """From `now` to `end_s`: what arrives is placed, and steps that begin are computed."""
+        arrivals, n_arrived = self._arrivals, self.n_arrived
+        givers = [worker for worker in workers if worker.takes(Role.PREFILL)]
+        takers = [worker for worker in workers if worker.takes(Role.DECODE)]
+        busy = [worker for worker in workers if worker.queue or worker.begun is not None]
+        while self._queue and self._placed(self._queue[0], now, givers, takers, busy):
+            self._queue.popleft()
+        while True:
+            at_s = arrivals[n_arrived] if n_arrived < len(arrivals) else math.inf
+            step_s, worker = _next_step(busy)
+            if worker is not None and step_s < at_s and step_s < end_s:
+                self._step(worker, step_s)
+                if worker.begun is None and not worker.queue:
+                    busy.remove(worker)
+            elif at_s < end_s:
+                if len(self._queue) >= MOST_QUEUED:
+                    self.n_refused += 1
+                else:
+                    self.n_tokens += self._tokens[n_arrived]
+                    if self._queue or not self._placed(n_arrived, at_s, givers, takers, busy):
+                        self._queue.append(n_arrived)
+                n_arrived += 1
+            else:
+                break
+        self.n_arrived = n_arrived
+
+    def _placed(
+        self,
+        index: int,
+        at_s: float,
+        givers: Sequence[SimWorker],
+        takers: Sequence[SimWorker],
+        busy: list[SimWorker],
+    ) -> bool:
+        """Whether both sides have room for it now; then it is there."""
+        if not givers or not takers:
+            return False
+        taker = takers[0]
+        rows = len(taker.ends) + taker.expected
+        for other in takers[1:]:
+            n = len(other.ends) + other.expected
+            if n < rows:
+                taker, rows = other, n
+        giver = givers[0]
+        backlog = giver.backlog(at_s)
+        for other in givers[1:]:
+            n = other.backlog(at_s)
+            if n < backlog or (n == backlog and len(other.ends) < len(giver.ends)):
+                giver, backlog = other, n
+        if rows >= self._hardware.rows + EXTRA_ROWS or backlog >= MOST_BACKLOG:
+            return False
+        if giver.begun is None and not giver.queue:
+            busy.append(giver)
+            giver.placed_s = at_s
+        giver.queue.append(index)
+        giver.queued_tokens += self._tokens[index]
+        taker.expected += 1
+        self._targets[index] = taker
+        return True
+
+    def _step(self, worker: SimWorker, start_s: float) -> None:
+        hardware, tokens, queue = self._hardware, self._tokens, worker.queue
+        room, squares = hardware.step_tokens, 0
+        ended: list[int] = []
+        rest, worker.begun = worker.begun, None
+        while room:
+            if rest is None:
+                if not queue:
+                    break
+                rest = queue.popleft(), 0
+            index, done = rest
+            n = min(tokens[index] - done, room)
+            room -= n
+            squares += (done + n) ** 2 - done**2
+            if done + n < tokens[index]:
+                worker.begun = index, done + n
+            else:
+                ended.append(index)
+            rest = None
+        n_tokens = hardware.step_tokens - room
+        took_s = hardware.prefill.step_s(n_tokens, squares)
+        if len(self.steps) < _STEPS_SEEN:
+            self.steps.append((n_tokens, squares, took_s))
+        if worker.ends:
+            took_s /= SHARED_SPEED
+        worker.queued_tokens -= n_tokens
+        worker.step_tokens = n_tokens
+        worker.free_s = ready_s = start_s + took_s
+        for index in ended:  # what shares a step ends with it
+            first_s = ready_s + hardware.first_token_s
+            self.late_first[index] = first_s - self._arrivals[index] > self._ttft_s
+            joins_s = ready_s + hardware.handover_s
+            heappush(self.computed, (joins_s, index, self._targets.pop(index)))
+
+    # What is seen of them
+
+    def waiting(
+        self, workers: Sequence[SimWorker], *, at_router: bool
+    ) -> tuple[int, int, float | None]:
+        """At workers, and perhaps at the router: how many, their tokens, when the first arrived."""
+        queues = [worker.queue for worker in workers]
+        tokens = sum(worker.queued_tokens for worker in workers)
+        if at_router:
+            queues.append(self._queue)
+            tokens += sum(self._tokens[index] for index in self._queue)
+        first = min((self._arrivals[queue[0]] for queue in queues if queue), default=None)
+        return sum(map(len, queues)), tokens, first
+
+    @property
+    def n_unplaced(self) -> int:
+        """Those that wait at the router."""
+        return len(self._queue)
+
+    def unserved(self, workers: Sequence[SimWorker], before_s: float) -> int:
+        """How many of those that arrived before then are not computed."""
+        begun = [worker.begun[0] for worker in workers if worker.begun is not None]
+        queued = [index for worker in workers for index in worker.queue]
+        return sum(self._arrivals[i] < before_s for i in (*self._queue, *queued, *begun))
+
+
+def _next_step(busy: Sequence[SimWorker]) -> tuple[float, SimWorker | None]:
+    """When the next step begins, and on which worker."""
+    chosen: SimWorker | None = None
+    start_s = math.inf
+    for worker in busy:
+        at_s = worker.free_s if worker.free_s > worker.placed_s else worker.placed_s
+        if at_s < start_s:
+            chosen, start_s = worker, at_s
+    return start_s, chosen

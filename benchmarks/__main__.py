@@ -14,7 +14,7 @@ import click
 from twolane.testing import start_local
 
 MODULES = {
-    "page_waste": "control_plane.page_waste",
+    "page_waste": "traffic.page_waste",
     "transfer": "transfer.cpu",
     "engine_cpu": "engine.cpu",
     "recall": "engine.recall",

@@ -8,7 +8,8 @@ cluster:
     2  beside     the same, while a bare server that refuses everything is flooded with ten times
                   that rate: the capacity that this machine leaves to the cluster
     3  overload   the cluster is flooded, with priorities -10, 0, 10 and deadlines none, 1, 3, 10 s;
-                  ten probes a second, of priorities 100, 0, -10, from another process
+                  ten probes a second, of priorities 100, 0, -10, from a process that waits for
+                  no core (it stands for a client elsewhere; how late it is itself is in the result)
     4  after      the flood is over: when is a probe of priority 0 answered within a second again?
 
 Goodput is the rate of complete answers within their deadlines, as the router counts them. An
@@ -37,6 +38,7 @@ from benchmarks.cluster.overload_probe import TIMEOUT_S, Probe
 from benchmarks.results import save
 from twolane.admin import AdminClient
 from twolane.config import ClientConfig
+from twolane.deploy.process.cpu_share import try_prefer
 from twolane.testing import LocalCluster, start_local
 
 AIMS = {
@@ -50,6 +52,7 @@ AIMS = {
 }
 CLIENTS = 64
 TIMES = 10.0
+PROBER_NICE = -15
 _QUIET_S = 5.0  # after the flood
 
 
@@ -134,6 +137,7 @@ class Overload:
             "goodput_share": round(self.goodput_share, 3),
             "refusal_p50_ms": _rank(refusals, 0.5),
             "refusal_p99_ms": _rank(refusals, 0.99),
+            "prober_late_p99_ms": _rank(sorted(p.late_s * 1e3 for p in self.during()), 0.99),
             "refusals_probed": len(refusals),
             "refused_after_waiting": sum(
                 p.code == "RESOURCE_EXHAUSTED" and p.was_queued for p in self.during()
@@ -153,20 +157,20 @@ class Overload:
 
 def run(for_s: float, *, warm_s: float = 5.0, beside_s: float = 20.0) -> Overload:
     """All phases; takes `for_s` and about a minute."""
-    with start_local(prefill=2, decode=2, device="cpu") as cluster, _refuser() as refuser:
+    with start_local(prefill=2, decode=2, device="cpu") as cluster, refuser() as (refusing, _):
         with saturated(cluster.endpoint, CLIENTS, warm_s + beside_s + 10):
             time.sleep(warm_s)
             capacity = _finished_per_s(cluster, beside_s)
         rate_per_s = TIMES * capacity
         with (
-            flooded(refuser, MIXED, rate_per_s, beside_s + 10),
+            flooded(refusing, MIXED, rate_per_s, beside_s + 10),
             saturated(cluster.endpoint, CLIENTS, beside_s + 10),
         ):
             time.sleep(warm_s)
             beside = _finished_per_s(cluster, beside_s)
         time.sleep(1.0)
         router = psutil.Process(cluster.pid("router-0"))
-        with _probing(cluster.endpoint) as probes:
+        with probing(cluster.endpoint) as probes:
             with flooded(cluster.endpoint, MIXED, rate_per_s, for_s + warm_s + 30):
                 time.sleep(warm_s)
                 before, began = _counters(cluster), time.monotonic()
@@ -205,11 +209,12 @@ def _counters(cluster: LocalCluster) -> Counter[str]:
 
 
 @contextmanager
-def _probing(endpoint: str) -> Iterator[list[Probe]]:
+def probing(endpoint: str) -> Iterator[list[Probe]]:
     """The list is filled when the block has ended."""
     probes: list[Probe] = []
     with tempfile.TemporaryFile("w+") as told:  # an unread pipe would fill up
         with _python("benchmarks.cluster.overload_probe", endpoint, stdout=told) as process:
+            try_prefer(process.pid, PROBER_NICE)
             yield probes
             process.communicate()
         told.seek(0)
@@ -217,11 +222,11 @@ def _probing(endpoint: str) -> Iterator[list[Probe]]:
 
 
 @contextmanager
-def _refuser() -> Iterator[str]:
-    """Yields its endpoint."""
+def refuser() -> Iterator[tuple[str, int]]:
+    """Yields its endpoint and its pid."""
     with _python("benchmarks.cluster.refusing_door") as process:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[-1]
+        yield process.stdout.readline().split()[-1], process.pid
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from benchmarks.cluster.flood import Kind, message
-from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.v1 import inference_pb2_grpc
 
 PRIORITIES = (100, 0, -10)
@@ -38,9 +38,10 @@ class Probe:
     first_s: float | None  # to the first token
     was_queued: bool  # if it failed: whether it had been admitted before
     has_details: bool  # ErrorInfo, and RetryInfo if it was refused
+    late_s: float = 0.0  # how late it was sent: this process waited for a core itself
 
 
-async def _ask(stub: Any, priority: int) -> Probe:
+async def _ask(stub: Any, priority: int, late_s: float) -> Probe:
     began, first_s, was_queued, code, has_details = time.monotonic(), None, False, "OK", True
     try:
         request = message(Kind(priority), TOKENS)
@@ -51,7 +52,7 @@ async def _ask(stub: Any, priority: int) -> Probe:
     except grpc.aio.AioRpcError as error:
         code, has_details = error.code().name, _has_details(error)
     took_s = time.monotonic() - began
-    return Probe(began, priority, code, took_s, first_s, was_queued, has_details)
+    return Probe(began, priority, code, took_s, first_s, was_queued, has_details, late_s)
 
 
 def _has_details(error: grpc.aio.AioRpcError) -> bool:
@@ -69,16 +70,19 @@ async def probe(endpoint: str) -> None:
     async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
 
-        async def one(priority: int) -> None:
-            print(json.dumps(asdict(await _ask(stub, priority))), flush=True)
+        async def one(priority: int, late_s: float) -> None:
+            print(json.dumps(asdict(await _ask(stub, priority, late_s))), flush=True)
 
         ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
         async with asyncio.TaskGroup() as tasks:
+            late_s = 0.0
             for number in count():
                 if ended.done():
                     break
-                tasks.create_task(one(PRIORITIES[number % len(PRIORITIES)]))
+                tasks.create_task(one(PRIORITIES[number % len(PRIORITIES)], late_s))
+                due_s = time.monotonic() + EVERY_S
                 await asyncio.sleep(EVERY_S)
+                late_s = time.monotonic() - due_s
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ import grpc
 from twolane.errors import OverloadedError
 from twolane.rpc import errors as rpc_errors
 from twolane.rpc.call_gate import Context
-from twolane.rpc.options import DOOR_SERVER_OPTIONS
+from twolane.rpc.channel_options import DOOR_SERVER_OPTIONS
 
 
 async def _refuse(requests: object, context: Context) -> None:
-    await rpc_errors.abort(context, OverloadedError("refused", retry_after_s=1.0))
+    await rpc_errors.end_call(context, OverloadedError("refused", retry_after_s=1.0))
 
 
 async def serve() -> None:

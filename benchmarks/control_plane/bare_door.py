@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from twolane.rpc.options import DOOR_SERVER_OPTIONS
+from twolane.rpc.channel_options import DOOR_SERVER_OPTIONS
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 

@@ -5,6 +5,10 @@
 workers with ideal LRU caches of 500 thousand tokens. The router only knows what it sent where
 (`twolane.router.dispatch.affinity`), the oracle reads the caches; both weigh cached tokens against
 the backlog as `twolane.router.dispatch.policy` does.
+
+With several routers each request goes to any of them. A router knows its own prompts at once, and
+the others' backlog by the workers' reports. Of the others' prefixes it knows what they write to a
+shared store, a moment later, or nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ POOL_TOKENS = 500_000
 SPEED_TOKENS_PER_S = 20_000.0
 BACKLOG_TOKENS = 32_768  # a worker with more gets nothing new
 AIMS = {4: 0.44, 16: 0.49}  # hit rate by number of prefill workers
+REPORT_S = 0.05  # how old a worker's report may be
+STORE_S = 0.02  # until what one router writes is known to the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,36 +117,84 @@ class Cache:
         return n_tokens
 
 
-def hit_rate(turns: Sequence[Turn], n_workers: int, policy: str) -> float:
+class Knowledge:
+    """What one router knows: where prefixes were put, and what it has put on each worker."""
+
+    def __init__(self, n_workers: int) -> None:
+        self.affinity = PrefixAffinity()
+        self.given = [0] * n_workers  # ties: the worker that got work longest ago, as in the router
+        self.ours: list[list[tuple[float, float]]] = [[] for _ in range(n_workers)]
+        self._heard: list[tuple[float, array[int], int]] = []  # of other routers, when it is known
+
+    def hear(self, at_s: float, hashes: array[int], worker: int) -> None:
+        self._heard.append((at_s, hashes, worker))
+
+    def catch_up(self, now_s: float) -> None:
+        while self._heard and self._heard[0][0] <= now_s:
+            _, hashes, worker = self._heard.pop(0)
+            self.affinity.record(hashes, worker)
+
+    def own_since(self, worker: int, since_s: float) -> float:
+        """Seconds of work that it has put there since then."""
+        self.ours[worker] = [one for one in self.ours[worker] if one[0] > since_s]
+        return sum(work_s for _, work_s in self.ours[worker])
+
+
+def hit_rate(
+    turns: Sequence[Turn],
+    n_workers: int,
+    policy: str,
+    n_routers: int = 1,
+    *,
+    has_store: bool = True,
+) -> float:
     """The share of all prompt tokens that were cached."""
     caches = [Cache() for _ in range(n_workers)]
-    affinity = PrefixAffinity()
+    routers = [Knowledge(n_workers) for _ in range(n_routers)]
     free_at_s = [0.0] * n_workers
+    reports: list[tuple[float, list[float]]] = [(0.0, list(free_at_s))]  # as workers made them
     rng = random.Random(1)
     n_hit = n_all = 0
-    given = [0] * n_workers  # ties: the worker that got work longest ago, as in the router
     for number, turn in enumerate(turns, start=1):
+        router = rng.choice(routers)
         wait_s = max(0.0, min(free_at_s) - turn.at_s - BACKLOG_TOKENS / SPEED_TOKENS_PER_S)
         now_s = turn.at_s + wait_s  # if backlogs are full, the queue's head waits
-        backlog = [max(0.0, at_s - now_s) * SPEED_TOKENS_PER_S for at_s in free_at_s]
+        router.catch_up(now_s)
+        while len(reports) > 1 and reports[1][0] <= now_s - REPORT_S:
+            del reports[0]
+        told_at_s, told = (now_s, free_at_s) if n_routers == 1 else reports[0]
+        known = [
+            at_s + (router.own_since(n, told_at_s) if n_routers > 1 else 0.0)
+            for n, at_s in enumerate(told)
+        ]
+        backlog = [max(0.0, at_s - now_s) * SPEED_TOKENS_PER_S for at_s in known]
         hashes = turn.hashes()
         cached: dict[int, int] = {}
         if policy == "router":
-            cached = affinity.lookup(hashes)
+            cached = router.affinity.lookup(hashes)
         elif policy == "oracle":
             cached = {n: cache.peek(turn.chain) for n, cache in enumerate(caches)}
-        ready = [n for n in range(n_workers) if backlog[n] <= BACKLOG_TOKENS]
+        ready = [n for n in range(n_workers) if backlog[n] <= BACKLOG_TOKENS] or [
+            min(range(n_workers), key=lambda n: backlog[n])
+        ]
         if policy == "random":
             rng.shuffle(ready)
-            given = [0] * n_workers
+            router.given = [0] * n_workers
+        given = router.given
         worker = min(ready, key=lambda n: (backlog[n] - cached.get(n, 0), given[n]))
         given[worker] = number
-        affinity.record(hashes, worker)
+        router.affinity.record(hashes, worker)
+        for other in routers if has_store else ():
+            if other is not router:
+                other.hear(now_s + STORE_S, hashes, worker)
         n_cached = caches[worker].use(turn.chain)
         n_hit += n_cached
         n_all += turn.n_tokens
         left = max(1, turn.n_tokens - n_cached)
-        free_at_s[worker] = max(free_at_s[worker], now_s) + left / SPEED_TOKENS_PER_S
+        work_s = left / SPEED_TOKENS_PER_S
+        free_at_s[worker] = max(free_at_s[worker], now_s) + work_s
+        router.ours[worker].append((now_s, work_s))
+        reports.append((now_s, list(free_at_s)))
     return n_hit / n_all
 
 
@@ -151,6 +205,8 @@ def main(n_turns: int) -> None:
     for n_workers, aim in AIMS.items():
         turns = conversations(n_turns, rate_per_s=3.0 * n_workers / 4)
         rates = {name: hit_rate(turns, n_workers, name) for name in ("random", "router", "oracle")}
+        for name, has_store in (("3 routers", True), ("3 routers without a store", False)):
+            rates[name] = hit_rate(turns, n_workers, "router", 3, has_store=has_store)
         figures[str(n_workers)] = {name: round(rate, 4) for name, rate in rates.items()}
         told = ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())
         click.echo(f"{n_workers} prefill workers: {told} (aim {aim:.0%})")

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -40,8 +40,13 @@ class RouterProcess:
 
     def n_tokens(self) -> float:
         """Of answers, so far, as its metrics count them."""
+        return self.count(_TOKENS)
+
+    def count(self, name: str) -> float:
+        """The sum of a counter over its labels."""
         with urllib.request.urlopen(f"http://{self.metrics_endpoint}/metrics") as page:
-            found = re.findall(rf"^{_TOKENS}{{.*}} (\S+)$", page.read().decode(), re.MULTILINE)
+            pattern = rf"^{name}(?:{{.*}})? (\S+)$"
+            found = re.findall(pattern, page.read().decode(), re.MULTILINE)
         return sum(map(float, found))
 
     @property
@@ -51,29 +56,66 @@ class RouterProcess:
 
 
 @contextmanager
-def start_router(step_s: float, *, checkout: Path | None = None) -> Iterator[RouterProcess]:
+def start_router(
+    step_s: float, *, checkout: Path | None = None, rows: int = 1_024, vocab_size: int = 256
+) -> Iterator[RouterProcess]:
     """A router, and one prefill and one decode worker that compute nothing, with steps of
-    `step_s`. `checkout` is another one of this repository, whose router is meant."""
+    `step_s`, `rows` rows and so many token ids. `checkout` is another one of this repository,
+    whose router is meant."""
     with NamedTemporaryFile("w", prefix="twolane-secret-") as file:
         secret = new_secret()
         file.write(secret)
         file.flush()
-        with _started_router(file.name, secret, step_s, checkout) as router:
+        started = _started_router(
+            file.name, secret, step_s, checkout, rows=rows, vocab_size=vocab_size
+        )
+        with started as router:
             yield router
 
 
 @contextmanager
+def start_routers(n: int, step_s: float) -> Iterator[list[RouterProcess]]:
+    """`n` routers at one gRPC and one HTTP port, each with workers of its own."""
+    with ExitStack() as started:
+        routers: list[RouterProcess] = []
+        file = started.enter_context(NamedTemporaryFile("w", prefix="twolane-secret-"))
+        secret = new_secret()
+        file.write(secret)
+        file.flush()
+        for _ in range(n):
+            options: list[str] = ["--routers", str(n)]
+            if routers:
+                ports = (routers[0].endpoint, routers[0].http_endpoint)
+                port, http_port = (endpoint.rpartition(":")[2] for endpoint in ports)
+                options += ["--port", port, "--http-port", http_port]
+            router = _started_router(file.name, secret, step_s, None, options)
+            routers.append(started.enter_context(router))
+        yield routers
+
+
+@contextmanager
 def _started_router(
-    secret_file: str, secret: str, step_s: float, checkout: Path | None
+    secret_file: str,
+    secret: str,
+    step_s: float,
+    checkout: Path | None,
+    options: Sequence[str] = (),
+    *,
+    rows: int = 1_024,
+    vocab_size: int = 256,
 ) -> Iterator[RouterProcess]:
-    with _start(
-        (*_ROUTER, "--secret-file", secret_file), hears_workers=True, checkout=checkout
-    ) as router:
+    router_command = (*_ROUTER, "--secret-file", secret_file, *options)
+    with _start(router_command, hears_workers=True, checkout=checkout) as router:
         config = ScriptConfig(
-            router=router.worker_endpoint, model=MODEL, step_s=step_s, secret=secret
+            router=router.worker_endpoint,
+            model=MODEL,
+            step_s=step_s,
+            secret=secret,
+            decode_rows=rows,
+            vocab_size=vocab_size,
         )
-        command = [sys.executable, "-m", "benchmarks.control_plane.scripted_worker"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as workers:
+        scripted = [sys.executable, "-m", "benchmarks.control_plane.scripted_worker"]
+        with subprocess.Popen(scripted, stdin=subprocess.PIPE, text=True) as workers:
             try:
                 assert workers.stdin is not None
                 workers.stdin.write(config.to_json() + "\n")

@@ -61,7 +61,7 @@ class Rig:
 
     def report(self, epoch: int, used: int = 0) -> None:
         pages = worker_pb2.PageCounts(used=used, free=10**6 - used)
-        load = worker_pb2.LoadReport(pages=pages, rows=used)
+        load = worker_pb2.LoadReport(pages=pages)  # more rows would be other routers'
         self.hear(epoch, worker_pb2.SessionResponse(load=load))
 
     def tell_token(
@@ -124,7 +124,7 @@ class Rig:
         """As the router does once per iteration of its loop."""
         self.dispatcher.settle(self.now)
         self.dispatcher.take_outbox()
-        self.dispatcher.take_touched()
+        self.dispatcher.take_news()
 
     def tick(self, after_s: float = 0.001) -> None:
         """As the router does, `after_s` after the last one."""

@@ -22,13 +22,13 @@ import grpc
 from grpc.aio import EOF
 
 from benchmarks.control_plane.scripted_row import ScriptConfig, ScriptedRow
+from twolane.rpc.channel_options import CHANNEL_OPTIONS, INTERNAL_SERVER_OPTIONS
 from twolane.rpc.columns import ColumnWriter
-from twolane.rpc.options import CHANNEL_OPTIONS, INTERNAL_SERVER_OPTIONS
 from twolane.rpc.secret import shown
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2, worker_pb2_grpc
 
-ANNOUNCE_S = 0.5
-_PLENTY = 1_000_000
+LOAD_EVERY_S, LOAD_LEAST_S = 1.0, 0.1  # as `worker.config.SessionConfig`
+_PLENTY, _PAGE_TOKENS = 1_000_000, 16
 _Kind = worker_pb2.RowEvent
 
 
@@ -61,12 +61,13 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             writer.cancel()
 
     async def _write(self, context: Any) -> None:
-        """One message per step while there is something to send, and heartbeats in between."""
+        """One message per step while there is something to send, some of them with a load report,
+        and load reports alone in between."""
         now = asyncio.get_running_loop().time
-        due_s = now()
+        due_s = load_due_s = now()
         while True:
             try:
-                async with asyncio.timeout(ANNOUNCE_S):
+                async with asyncio.timeout(LOAD_EVERY_S):
                     await self.wake.wait()
             except TimeoutError:
                 await context.write(worker_pb2.SessionResponse(load=self._load()))
@@ -75,6 +76,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             await asyncio.sleep(due_s - now())
             response = self.tell()
             if response.tokens or response.rows:
+                if now() >= load_due_s:
+                    response.load.CopyFrom(self._load())
+                    load_due_s = now() + LOAD_LEAST_S
                 await context.write(response)
 
     def row_event(
@@ -95,7 +99,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             model=config.model,
             fingerprint="5c",
             n_pages=_PLENTY,
-            page_tokens=16,
+            page_tokens=_PAGE_TOKENS,
             max_context_tokens=config.max_context_tokens,
             vocab_size=config.vocab_size,
             decode_rows=config.decode_rows,
@@ -168,6 +172,11 @@ class ScriptedDecode(ScriptedWorker):
         self.pause_s = config.step_s
         self._rows: list[ScriptedRow] = []
 
+    def _load(self) -> worker_pb2.LoadReport:
+        used = sum(row.index // _PAGE_TOKENS for row in self._rows)
+        pages = worker_pb2.PageCounts(used=used, free=_PLENTY - used)
+        return worker_pb2.LoadReport(pages=pages, rows=len(self._rows), step_s=self.pause_s)
+
     def assign(self, assign: worker_pb2.Assign) -> None:
         """Does nothing: the prefill worker's ASSIGN is enough, since both are in one process."""
 
@@ -212,13 +221,13 @@ async def serve(config: ScriptConfig) -> None:
         try:
             while True:
                 for worker in workers:
-                    await stub.Announce(
+                    answer = await stub.Announce(
                         worker.announcement(),
                         wait_for_ready=True,
                         timeout=30,
                         metadata=shown(config.secret),
                     )
-                await asyncio.sleep(ANNOUNCE_S)
+                await asyncio.sleep(answer.interval_ms / 1000)
         finally:
             for server in servers:
                 await server.stop(grace=None)

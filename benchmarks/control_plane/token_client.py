@@ -1,10 +1,10 @@
-"""Clients of `benchmarks.control_plane.token_cost`: many streams in one process, read and counted.
+"""Clients of `token_cost` and `several_routers`: many streams in one process, read and counted.
 
     python -m benchmarks.control_plane.token_client    its config is one line of JSON on its input
 
 It prints `running` when every stream has a token, then answers each line that it reads: `count`
-with the tokens that have come so far, `ask` with the milliseconds to the first token of one more
-answer. It ends with its input.
+with the tokens that have come so far, `events` with the events that brought them, `ask` with the
+milliseconds to the first token of one more answer. It ends with its input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 import grpc
 
-from twolane.rpc.options import CHANNEL_OPTIONS
+from twolane.aclient import AsyncClient
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 GENERATE = "/twolane.v1.InferenceService/Generate"
@@ -33,7 +34,7 @@ FLAVOURS = ("plain", "logprobs", "usage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """`way` is one of `WAYS`; `flavour` what each event brings: see `token_cost`."""
+    """`way` is one of `WAYS`, or `sdk`; `flavour` what each event brings: see `token_cost`."""
 
     way: str
     endpoint: str
@@ -46,11 +47,12 @@ class ClientConfig:
 
 
 class Streams:
-    """What all ways have in common. `n_tokens` of all streams together so far."""
+    """What all ways have in common. `n_tokens` and `n_events` are of all streams so far; of events
+    of HTTP each counts as one token, as nothing is parsed."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
-        self.n_tokens = 0
+        self.n_tokens = self.n_events = 0
 
     async def open(self) -> None:
         """Once, before the first stream."""
@@ -109,7 +111,9 @@ class _EventReader(asyncio.Protocol):
         at = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
         self._tail = data[at:]
         events = data[:at]
-        self._streams.n_tokens += events.count(b'"finish_reason":null')
+        n_events = events.count(b'"finish_reason":null')
+        self._streams.n_tokens += n_events
+        self._streams.n_events += n_events
         if not self._first.is_set() and b"data: " in events:
             self._first.set()
         if b"data: [DONE]" in events and not self._done.done():
@@ -136,6 +140,7 @@ class GrpcStreams(Streams):
         async for response in self._generate(request(self.config, n_tokens)):
             if response.tokens:
                 self.n_tokens += len(response.tokens)
+                self.n_events += 1
                 first.set()
 
 
@@ -186,6 +191,23 @@ class MultiplexedStreams(Streams):
             self._firsts[number].set()
             self._n_read[number] += n_tokens
             self.n_tokens += n_tokens
+            self.n_events += 1
+
+
+class SdkStreams(Streams):
+    """All of one client of the SDK."""
+
+    async def open(self) -> None:
+        self._client = await AsyncClient(self.config.endpoint).connect()
+
+    async def read(self, n_tokens: int, first: asyncio.Event) -> None:
+        async for chunk in self._client.stream(
+            token_ids=PROMPT, max_tokens=n_tokens, temperature=0, ignore_eos=True
+        ):
+            if chunk.tokens:
+                self.n_tokens += len(chunk.tokens)
+                self.n_events += 1
+                first.set()
 
 
 def request(config: ClientConfig, n_tokens: int) -> inference_pb2.GenerateRequest:
@@ -198,7 +220,12 @@ def request(config: ClientConfig, n_tokens: int) -> inference_pb2.GenerateReques
 
 
 async def run(config: ClientConfig) -> None:
-    kinds = {"http": HttpStreams, "grpc": GrpcStreams, "multiplexed": MultiplexedStreams}
+    kinds = {
+        "http": HttpStreams,
+        "grpc": GrpcStreams,
+        "multiplexed": MultiplexedStreams,
+        "sdk": SdkStreams,
+    }
     streams = kinds[config.way](config)
     await streams.open()
     loop = asyncio.get_running_loop()
@@ -221,7 +248,8 @@ async def run(config: ClientConfig) -> None:
                     print((loop.time() - began) * 1e3, flush=True)
                     await one_more
             else:
-                print(streams.n_tokens, flush=True)
+                is_events = command.strip() == "events"
+                print(streams.n_events if is_events else streams.n_tokens, flush=True)
         for task in reading:
             task.cancel()
 

@@ -3,7 +3,7 @@
     python -m benchmarks.control_plane.token_cost [--before CHECKOUT]
 
     scripted workers ──one message a step──> router ──> clients in one process
-    25 steps a second, a token a row each                n streams: 25 n tokens a second
+    25 steps a second, a token a row each (`--step-s`)   n streams: 25 n tokens a second
 
 by each way that clients take, and by what each token brings along:
 
@@ -13,8 +13,10 @@ by each way that clients take, and by what each token brings along:
 
 CPU time is that of all threads of the router, system time included, over a window in which every
 stream runs, so it is the cost of tokens without that of requests. Clients read at once; slow ones
-are bounded as always, and what that costs is included. `first_token_ms` is of answers that are
-asked for one after the other beside these streams, connecting included.
+are bounded as always, and what that costs is included. `tokens_an_event` is above 1 where the
+router's loop is full, so that tokens go out with the next ones of their answers: at most 2.
+`first_token_ms` is of answers that are asked for one after the other beside these streams,
+connecting included.
 
 Machines differ from minute to minute, so with `--before` each point is measured in turn with the
 router of that checkout and with this one's, and each pair gives a ratio.
@@ -57,6 +59,7 @@ class TokenCost:
     tokens_per_cpu_s: float
     cpu_us_a_token: float
     tokens_per_s: float
+    tokens_an_event: float
     cpu_share: float  # of one core
     first_tokens: int  # of `ASKED` that came in time
     first_token_p50_ms: float | None
@@ -103,10 +106,16 @@ def started(config: ClientConfig) -> Iterator[Crew]:
 
 
 def measure(
-    way: str, streams: int, flavour: str, checkout: Path | None = None, *, window_s: float
+    way: str,
+    streams: int,
+    flavour: str,
+    checkout: Path | None = None,
+    *,
+    window_s: float,
+    step_s: float = STEP_S,
 ) -> TokenCost:
     """With a router of its own, that of `checkout` or this one."""
-    with start_router(STEP_S, checkout=checkout) as router:
+    with start_router(step_s, checkout=checkout) as router:
         config = ClientConfig(
             way=way,
             endpoint=router.http_endpoint if way == "http" else router.endpoint,
@@ -116,12 +125,13 @@ def measure(
         )
         with started(config) as crew:
             time.sleep(SETTLE_S)
-            tokens, cpu_s, wall_s = _window(router, crew, window_s)
+            tokens, events, cpu_s, wall_s = _window(router, crew, window_s)
             firsts = _first_tokens_ms(crew)
     return TokenCost(
         tokens_per_cpu_s=round(tokens / cpu_s),
         cpu_us_a_token=round(cpu_s / tokens * 1e6, 1),
         tokens_per_s=round(tokens / wall_s),
+        tokens_an_event=round(tokens / events, 2),
         cpu_share=round(cpu_s / wall_s, 3),
         first_tokens=len(firsts),
         first_token_p50_ms=round(statistics.median(firsts), 2) if firsts else None,
@@ -140,14 +150,17 @@ def _first_tokens_ms(crew: Crew) -> list[float]:
     return firsts
 
 
-def _window(router: RouterProcess, crew: Crew, window_s: float) -> tuple[float, float, float]:
-    """Tokens, CPU seconds and wall seconds."""
-    tokens, before = router.n_tokens(), crew.say("count")
+def _window(
+    router: RouterProcess, crew: Crew, window_s: float
+) -> tuple[float, float, float, float]:
+    """Tokens, the events that bring them, CPU seconds and wall seconds."""
+    tokens, events = router.n_tokens(), crew.say("events")
     cpu_s, began = router.cpu_s, time.monotonic()
     time.sleep(window_s)
     cpu_s, wall_s = router.cpu_s - cpu_s, time.monotonic() - began
-    assert crew.say("count") > before, "clients read on"
-    return router.n_tokens() - tokens, cpu_s, wall_s
+    tokens, events = router.n_tokens() - tokens, crew.say("events") - events
+    assert events > 0, "clients read on"
+    return tokens, events, cpu_s, wall_s
 
 
 @click.command(help="Measure what a streamed token costs the router.")
@@ -157,6 +170,7 @@ def _window(router: RouterProcess, crew: Crew, window_s: float) -> tuple[float, 
 @click.option("--more/--no-more", default=True, help="Or log-probabilities and usage at 256 alone.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--window-s", default=WINDOW_S, show_default=True)
+@click.option("--step-s", default=STEP_S, show_default=True, help="Of the decode worker.")
 @click.option("--before", type=click.Path(path_type=Path, exists=True), help="Another checkout.")
 @click.option("--before-commit", default="", help="Which commit that is.")
 @click.option("--name", default="token_cost", show_default=True, help="Of the saved result.")
@@ -167,6 +181,7 @@ def main(
     more: bool,
     rounds: int,
     window_s: float,
+    step_s: float,
     before: Path | None,
     before_commit: str,
     name: str,
@@ -185,25 +200,31 @@ def main(
         for _ in range(rounds):
             for label, checkout in (("before", before), ("now", None)):
                 if label == "now" or checkout is not None:
-                    then = label == "before" and way == "multiplexed"
-                    way_now = "grpc" if then else way  # calls of Generate are what there was
+                    way_now = way if checkout is None else _way_of(checkout, way)
+                    how = {"window_s": window_s, "step_s": step_s}
                     try:
-                        cost = measure(way_now, n, flavour, checkout, window_s=window_s)
+                        cost = measure(way_now, n, flavour, checkout, **how)
                     except ClientsError:
                         console.print(f"{way} {n} {flavour} {label}: void, once more")
-                        cost = measure(way_now, n, flavour, checkout, window_s=window_s)
+                        cost = measure(way_now, n, flavour, checkout, **how)
                     runs[label].append(cost)
                     console.print(f"{way} {n} {flavour} {label}: {cost.tokens_per_cpu_s:,.0f}")
         figures[f"{way} {n} {flavour}"] = _summary(runs)
         document = {
             "aims_tokens_per_cpu_s": AIMS,
-            "settings": {"step_s": STEP_S, "window_s": window_s, "rounds": rounds},
+            "settings": {"step_s": step_s, "window_s": window_s, "rounds": rounds},
             "commit_before": before_commit or None,
             "points": figures,
         }
         save(name, document)  # a part of it is better than nothing
     console.print(_table(figures))
     console.print(f"saved {name} at {describe_commit()['commit'][:10]}")
+
+
+def _way_of(checkout: Path, way: str) -> str:
+    """Calls of Generate, where it knows no multiplexed stream."""
+    knows_it = (checkout / "router/doors/multiplex.py").exists()
+    return "grpc" if way == "multiplexed" and not knows_it else way
 
 
 def _summary(runs: dict[str, list[TokenCost]]) -> dict[str, Any]:
@@ -224,7 +245,8 @@ def _summary(runs: dict[str, list[TokenCost]]) -> dict[str, Any]:
 def _table(figures: dict[str, Any]) -> Table:
     table = Table(title="tokens per CPU-second of the router; ms to the first token", box=SIMPLE)
     table.add_column("way, streams, flavour", no_wrap=True)
-    for header in ("before", "now", "ratio", "µs a token", "first p50", "first max"):
+    headers = ("before", "now", "ratio", "µs a token", "an event", "first p50", "first max")
+    for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     for point, summary in figures.items():
         now, then = summary["now"], summary.get("before")
@@ -234,6 +256,7 @@ def _table(figures: dict[str, Any]) -> Table:
             f"{now['tokens_per_cpu_s']:,.0f}",
             str(summary.get("ratio", "")),
             f"{now['cpu_us_a_token']:.1f}",
+            f"{now['tokens_an_event']:.2f}",
             str(now["first_token_p50_ms"]),
             str(now["first_token_max_ms"]),
         )

@@ -17,7 +17,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,7 +33,8 @@ from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.engine.step import RowResult, RowWork, SampledToken
 from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
 from twolane.kvtransfer.transport import Checked, LandingEvent, PageIds, Wake
-from twolane.rpc.options import INTERNAL_SERVER_OPTIONS
+from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
+from twolane.security.gate import Gate
 from twolane.worker.config import StepLimits, WorkerConfig
 from twolane.worker.context import WorkerContext
 from twolane.worker.doors.services import Services
@@ -89,6 +90,7 @@ class InstantLanding:
     address = "nowhere"
 
     def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()  # nothing ever is
         self._news: list[LandingEvent] = []
 
     def grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None: ...
@@ -172,7 +174,8 @@ async def measure(n_rows: int, n_steps: int, answer_tokens: int, step_s: float) 
     )
     metrics.watch(worker)
     server = grpc.aio.server(options=INTERNAL_SERVER_OPTIONS)
-    server.add_generic_rpc_handlers(Services(worker).handlers())
+    gate = Gate("worker", is_private=True)
+    server.add_generic_rpc_handlers(Services(worker, gate).handlers())
     worker.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     sys.setswitchinterval(_SWITCH_S)

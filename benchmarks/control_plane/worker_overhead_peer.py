@@ -21,8 +21,8 @@ from twolane.engine.prefix import chain_hashes
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.link.handshake import sender_hello
 from twolane.params import SamplingParams
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.rpc.link import GrpcLink
-from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.params import params_to_proto
 from twolane.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 

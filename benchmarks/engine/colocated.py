@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(slots=True)
 class Steps:
-    """Implements `twolane.worker.observer.Observer`: records the loop's steps."""
+    """Implements `twolane.worker.observer.WorkerObserver`: records the loop's steps."""
 
     seconds: list[float] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)

@@ -77,6 +77,10 @@ def main() -> None:
     parser.add_argument("--ready-tokens", type=int, default=2048)
     args = parser.parse_args()
 
+    if args.device == "cuda":  # as a worker does
+        from twolane.engine.cuda.startup.imports import import_engine
+
+        import_engine()
     from twolane.engine.config import EngineConfig
     from twolane.engine.load import load_engine
     from twolane.engine.progress import Loaded, Readied

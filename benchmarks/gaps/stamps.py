@@ -91,7 +91,7 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
 
     return {
         ("twolane.engine.cuda.step", "CudaStep", "result"): (None, stamp("sampled")),
-        ("twolane.worker.deferred_release", "PageReturns", "on_done"): (stamp("landed"), None),
+        ("twolane.worker.page_returns", "PageReturns", "on_done"): (stamp("landed"), None),
         ("twolane.worker.metrics", "WorkerMetrics", "on_step"): (stamp("applied"), None),
         ("twolane.engine.cuda.engine", "CudaEngine", "submit"): (None, stamp("submitted")),
         ("twolane.worker.sessions.session", "Session", "send"): (None, shipped),

@@ -6,9 +6,9 @@
     python -m benchmarks.goodput.measure --target ours=http://localhost:8000 --target theirs=… …
 
 A rate is served if 90 % of its requests meet the SLO; a request meets it if its time to first token
-and the 99th percentile of its own gaps are within the limits. Several SLOs share their runs. Prints
-and saves every run; times are the client's, from the planned arrival. A run whose client was late
-is marked void.
+and the 99th percentile of its own gaps are within the limits (`benchmarks.load.record.Slo`).
+Several SLOs share their runs. Prints and saves every run; times are the client's, from the planned
+arrival. A run whose client was late is marked void.
 """
 
 from __future__ import annotations

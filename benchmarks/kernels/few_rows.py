@@ -42,7 +42,7 @@ from benchmarks.kernels.each import (
 )
 from benchmarks.results import RESULTS, save
 from twolane.engine.kernels.attention.decode_attention import decode_attention
-from twolane.engine.kernels.attention.decode_config import DecodeConfig
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, items_for, plan_decode
 from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
@@ -225,7 +225,7 @@ def bench_attention(read: float) -> list[dict[str, Any]]:
             )  # fmt: skip
             plan_decode(plan, pool.lengths, pool.tables, page_tokens=64)
             for stages, ahead in ((3, 2), (2, 2), (4, 2), (3, 0), (3, 4)):
-                config = DecodeConfig(stages=stages, ahead=ahead)
+                config = DecodeAttentionConfig(stages=stages, ahead=ahead)
                 calls: list[Call] = []
                 for layer in range(8):
                     calls.append(

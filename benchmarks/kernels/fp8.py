@@ -35,7 +35,7 @@ from benchmarks.kernels.each import (
 )
 from benchmarks.results import RESULTS, save
 from twolane.engine.kernels.attention.decode_attention import decode_attention
-from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
 from twolane.engine.kernels.attention.prefill_attention import (
     PrefillConfig,
@@ -56,13 +56,13 @@ from twolane.engine.model_files.rope import Rope
 CUDA = torch.device("cuda")
 PARTS, HALVES = Fp8Products.PARTS, Fp8Products.HALVES
 DECODE_VARIANTS = {
-    "bf16": DecodeConfig(),
-    "fp8 halves": DecodeConfig(products=HALVES),
-    "fp8 parts 2": DecodeConfig(products=PARTS, stages=2),
-    "fp8 parts 3": DecodeConfig(products=PARTS, stages=3),
-    "fp8 parts 4": DecodeConfig(products=PARTS, stages=4),
-    "fp8 parts 3 split": DecodeConfig(products=PARTS, stages=3),
-    "fp8 parts 3 pointers": DecodeConfig(products=PARTS, stages=3, tensor_copy=False),
+    "bf16": DecodeAttentionConfig(),
+    "fp8 halves": DecodeAttentionConfig(products=HALVES),
+    "fp8 parts 2": DecodeAttentionConfig(products=PARTS, stages=2),
+    "fp8 parts 3": DecodeAttentionConfig(products=PARTS, stages=3),
+    "fp8 parts 4": DecodeAttentionConfig(products=PARTS, stages=4),
+    "fp8 parts 3 split": DecodeAttentionConfig(products=PARTS, stages=3),
+    "fp8 parts 3 pointers": DecodeAttentionConfig(products=PARTS, stages=3, tensor_copy=False),
 }
 DECODE_POINTS = ((64, 4096), (64, 1024), (256, 1024), (8, 1024), (1, 4096))
 PREFILL_VARIANTS = (

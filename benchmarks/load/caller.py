@@ -1,6 +1,7 @@
 """The client side of a server, for any protocol: build a request, send it, record tokens.
 
-HOST:PORT               twolane's own gRPC
+HOST:PORT               twolane's own gRPC, a call for each request
+sdk://HOST:PORT         the same, all requests of a process on one stream, as the SDK sends them
 http://HOST:PORT        an OpenAI-style server: twolane's HTTP door, vLLM, SGLang, …
 """
 
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+SDK = "sdk://"
 
 
 class Answer:
@@ -74,4 +77,4 @@ def make_caller(endpoint: str, model: str) -> Caller:
         return OpenAiCaller(endpoint, model)
     from benchmarks.load.grpc_caller import GrpcCaller
 
-    return GrpcCaller(endpoint)
+    return GrpcCaller(endpoint.removeprefix(SDK), is_multiplexed=endpoint.startswith(SDK))

@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import grpc
 
-from benchmarks.load.caller import is_http
+from benchmarks.load.caller import SDK, is_http
 from benchmarks.load.openai_caller import OpenAiCaller
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.rpc.errors import from_rpc_error
-from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.v1 import inference_pb2, inference_pb2_grpc
 
 _POLL_S = 0.05
@@ -91,7 +91,8 @@ async def _listed_http(endpoint: str, timeout_s: float) -> list[dict[str, Any]]:
 
 
 async def _listed_grpc(endpoint: str, timeout_s: float) -> list[dict[str, Any]]:
-    async with grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS) as channel:
+    address = endpoint.removeprefix(SDK)
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
         request = inference_pb2.ListModelsRequest()
         listed = await stub.ListModels(request, wait_for_ready=True, timeout=timeout_s)

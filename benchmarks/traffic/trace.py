@@ -1,35 +1,27 @@
 """A recorded workload: when requests arrived and how long they were.
 
-Two CSV formats are read, plain or gzipped, recognised by their header:
-
-    arrival_ms,prompt_tokens,output_tokens            ours: milliseconds since the first request
-    TIMESTAMP,ContextTokens,GeneratedTokens           the Azure Public Dataset's, as published
-
-`python -m benchmarks.traffic.trace IN OUT` rewrites the second as the first.
+Two CSV formats are read, as `twolane plan` reads them (`twolane.deploy.simulator.trace_file`).
+`python -m benchmarks.traffic.trace IN OUT` rewrites Azure's as ours.
 """
 
 from __future__ import annotations
 
-import csv
 import gzip
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import click
 import numpy as np
 import numpy.typing as npt
 
+from twolane.deploy.simulator.trace_file import OURS, TraceError
+from twolane.deploy.simulator.trace_file import read_trace as read_requests
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+__all__ = ["BUNDLED", "Trace", "TraceError", "read_trace", "write_trace"]
 BUNDLED = Path(__file__).parents[1] / "workloads"
-_OURS = ["arrival_ms", "prompt_tokens", "output_tokens"]
-_AZURE = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
-
-
-class TraceError(ValueError):
-    """The file is not a trace; the message says which line and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +61,18 @@ class Trace:
 
 def read_trace(path: Path) -> Trace:
     """Raises `TraceError` if the file has neither format."""
-    raw = path.read_bytes()
-    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    rows = csv.reader(text.splitlines())
-    header = next(rows, [])
-    if header not in (_OURS, _AZURE):
-        raise TraceError(f"{path.name}: the header is {header}, not {_OURS} or {_AZURE}")
-    try:
-        columns = [(_seconds(row[0]), int(row[1]), int(row[2])) for row in rows if row]
-    except (ValueError, IndexError) as error:
-        raise TraceError(f"{path.name}, line {rows.line_num}: {error}") from error
-    table = np.array(columns, np.float64).reshape(-1, 3)
-    start_s = table[:1, 0].sum()
-    return Trace(table[:, 0] - start_s, table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
+    found = read_requests(path)
+    return Trace(found.arrivals_s, found.prompt_tokens, found.output_tokens)
 
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write our format, gzipped, the same bytes for the same trace."""
-    lines = [",".join(_OURS)]
+    lines = [",".join(OURS)]
     for at_s, n_prompt, n_output in zip(
         trace.arrivals_s, trace.prompt_tokens, trace.output_tokens, strict=True
     ):
         lines.append(f"{round(at_s * 1000)},{n_prompt},{n_output}")
     path.write_bytes(gzip.compress("\n".join([*lines, ""]).encode(), 9, mtime=0))
-
-
-def _seconds(stamp: str) -> float:
-    if "-" not in stamp:
-        return int(stamp) / 1000
-    whole, _, fraction = stamp.partition(".")
-    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{fraction or 0}")
 
 
 @click.command(help="Rewrite a published Azure trace in the compact form.")

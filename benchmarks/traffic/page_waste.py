@@ -1,6 +1,6 @@
 """KV memory wasted because a row's last page is only partly full.
 
-`python -m benchmarks.control_plane.page_waste` replays lengths of recorded and synthetic workloads
+`python -m benchmarks.traffic.page_waste` replays lengths of recorded and synthetic workloads
 through the worker's own page arithmetic (`twolane.worker.rows`, `twolane.worker.growth_reserve`)
 and the engine's page allocator:
 

@@ -1,0 +1,94 @@
+"""Kill routers under SDK streams: every answer must be the one that it would have been.
+
+\b
+    python -m benchmarks.cluster.router_kills --kills 200
+
+Three routers with a shared store, two workers of each role with the fake engine, and streams that
+are greedy, sampled, with log-probabilities, and that a text of one or of several tokens stops. A
+third of the kills come while the store is down, a third with that of a worker within 100 ms. Ends
+with 1 if an answer fails or differs, if a page is left 12 s after the last one, or if the 99th
+percentile of the longest gaps of answers whose row lived is above `--gap-s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.cluster.router_kills_run import (
+    N_ROUTERS,
+    N_TOKENS,
+    STEP_S,
+    RouterKills,
+    Seen,
+    kill_cluster,
+)
+from benchmarks.results import RESULTS, save
+from twolane.rpc.secret import new_secret
+
+
+@click.command(help=__doc__, context_settings={"show_default": True})
+@click.option("--kills", "n_kills", default=20)
+@click.option("--streams", "n_streams", default=40)
+@click.option("--gap-s", default=1.0, help="The longest gap, at the 99th percentile.")
+@click.option("--name", default="router_kills", help="Of the result.")
+@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
+def main(n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        secret = Path(scratch) / "secret"
+        secret.write_text(new_secret())
+        os.environ["TWOLANE_SECRET_FILE"] = str(secret)
+        with kill_cluster(Path(scratch)) as (cluster, redis):
+            run = RouterKills(cluster, redis, n_streams)
+            began = time.monotonic()
+            try:
+                asyncio.run(run.run(n_kills))
+            finally:
+                figures = figures_of(run.seen)
+                click.echo(figures)
+    settings = {
+        "routers": N_ROUTERS, "streams": n_streams, "tokens": N_TOKENS, "step_s": STEP_S,
+    }  # fmt: skip
+    took_s = round(time.monotonic() - began)
+    path = save(name, {**settings, **figures, "took_s": took_s}, folder=folder)
+    click.echo(f"saved {path}")
+    complaint = complaint_about(run.seen, gap_s)
+    if complaint:
+        raise click.ClickException(complaint)
+
+
+def figures_of(seen: Seen) -> dict[str, Any]:
+    """The saved result: counts as they are, gaps by their quantiles."""
+    return {
+        name: _quantiles(value) if isinstance(value, list) else value
+        for name, value in asdict(seen).items()
+    }
+
+
+def complaint_about(seen: Seen, gap_s: float) -> str:
+    """Why this run is not good enough; empty if it is."""
+    if not seen.gaps_s:
+        return "no router was killed while an answer's row lived on"
+    if not seen.stopped_after_takeover:
+        return "no answer was stopped by a text after its router's death"
+    p99_s = float(np.quantile(seen.gaps_s, 0.99))
+    return f"the 99th percentile of gaps is {p99_s:.2f} s" if p99_s > gap_s else ""
+
+
+def _quantiles(values_s: list[float]) -> dict[str, float]:
+    if not values_s:
+        return {"n": 0}
+    named = {f"p{q}": round(float(np.quantile(values_s, q / 100)), 3) for q in (50, 90, 99)}
+    return {"n": len(values_s), **named, "max": round(max(values_s), 3)}
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks.cluster.router_kills")

@@ -1,0 +1,32 @@
+#!/bin/sh
+# What one GPU says of a commit, in about seven minutes: do its tests pass, how soon is a cluster or an
+# engine ready, and how long are the engine's steps. Each result is saved as soon as it is there.
+#
+#   benchmarks/one_h200.sh [FOLDER, else benchmarks/results]      COMMIT=... outside a checkout of git
+#
+# Expected on an H200 beside 16 cores, by an engine that was ready after 10.0 s instead of 13.5 once
+# kernels were compiled by processes (one start each), and by clusters that were ready after 13.4 s cold
+# and 6.1 and 6.8 warm before:
+#
+#   tests     none fails, 150 s
+#   starts    10 s with an empty kernel cache, 5.5 to 6 with a full one
+#   engine    ready after 10 s cold, 5.5 to 6 warm; decode steps within 2 % of the saved ones, 80 rows 7.6 ms
+cd "$(dirname "$0")/.." || exit 2
+out=${1:-benchmarks/results}
+model=build/shape_8b
+mkdir -p "$model" build/starts "$out" || exit 2
+export PYTHONUNBUFFERED=1
+python3 -c "
+import json, pathlib
+from benchmarks.engine.points import LLAMA_8B
+pathlib.Path('$model/config.json').write_text(json.dumps(LLAMA_8B.config()))" || exit 2
+timeout 300 python3 -m benchmarks.gpu_tests --folder "$out" ${COMMIT:+--commit "$COMMIT"}
+timeout 110 python3 -m benchmarks.cluster.starts --contenders benchmarks/contenders/one_h200.toml \
+    --set model="$model" --name starts_one_h200 --folder "$out" --cold 3 --warm 4 \
+    --log-dir build/starts --time-limit-s 80 ${COMMIT:+--commit "$COMMIT"}
+decode=decode:1x128,decode:1x4096,decode:8x1024,decode:32x1024,decode:64x1024,decode:80x1024
+decode=$decode,decode:96x1024,decode:128x1024,decode:160x1024,decode:192x1024,decode:256x1024
+decode=$decode,decode:64x4096
+prefill=prefill:1x512,prefill:1x2048,prefill:1x8192,prefill:16x2048,prefill:32x4096
+timeout 170 python3 -m benchmarks.engine.steps --mix --startup --out "$out" \
+    --points "$decode,$prefill" ${COMMIT:+--commit "$COMMIT"}

@@ -1,0 +1,1 @@
+"""Pools that size themselves, measured on a cluster that runs."""

@@ -1,0 +1,141 @@
+"""Whether the fluid model says what the real router, workers and controller do.
+
+`python -m benchmarks.virtual.agreement` plays the same requests through the fluid model of
+`twolane.deploy.simulator` and through a virtual cluster, both sized by the same law. Steps take 32
+times as long as an H200's, the SLO is 32 times as long, and of the requests a 32nd is played: so
+there are as many workers as there would be, and minutes suffice. Writes `agreement.json` and
+`.png`, and exits with 1 where the two differ by more than 0.5 points of misses or 5 % of GPU-hours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.results import save
+from twolane.deploy.controller.limits import Limits
+from twolane.deploy.controller.priors import hardware
+from twolane.deploy.simulator.cluster import Slo
+from twolane.deploy.simulator.requests import Requests
+from twolane.deploy.simulator.scenarios import scenario
+from twolane.deploy.virtual_cluster.compare import (
+    Case,
+    Result,
+    as_virtual,
+    in_fluid,
+    in_virtual,
+    slower,
+)
+
+FACTOR = 32.0
+SLO = Slo(ttft_s=0.5 * FACTOR, gap_s=0.020 * FACTOR)
+START_S = 75.0
+MOST_POINTS, MOST_SHARE = 0.5, 0.05
+SPAN_S = 1_200.0
+CASES: Mapping[str, tuple[str, int, int]] = {  # a scenario, and workers at the start
+    "ratio swings": ("quick", 6, 6),
+    "a burst of a day": ("diurnal", 7, 5),
+}
+_BEFORE_S = 600.0  # of the busiest minutes
+
+
+def part_of(name: str, seed: int, prefill: int, decode: int) -> Case:
+    """A 32nd of the requests of 20 minutes, in whose middle is the scenario's busiest one."""
+    made = scenario(name, seed)
+    requests = made.requests
+    minutes = np.bincount(
+        (requests.arrivals_s // 60).astype(np.int64), weights=requests.prompt_tokens
+    )
+    begin_s = max(0.0, 60.0 * float(minutes.argmax()) - _BEFORE_S)
+    begin_s = min(begin_s, made.span_s - SPAN_S)
+    first, last = np.searchsorted(requests.arrivals_s, [begin_s, begin_s + SPAN_S])
+    rng = np.random.default_rng(seed)
+    kept = np.flatnonzero(rng.random(last - first) < 1 / FACTOR) + first
+    slow = replace(slower(hardware("h200"), FACTOR), start_s=START_S)
+    return Case(
+        requests=Requests(
+            requests.arrivals_s[kept] - begin_s,
+            requests.prompt_tokens[kept],
+            requests.output_tokens[kept],
+        ),
+        span_s=SPAN_S,
+        hardware=as_virtual(slow, SLO),
+        slo=SLO,
+        limits=Limits(budget_gpus=made.budget),
+        prefill=prefill,
+        decode=decode,
+        start_s=START_S,
+    )
+
+
+@click.command()
+@click.option("--seed", type=int, default=31, show_default=True)
+@click.option("--only", multiple=True, metavar="CASE", help="Without saving.")
+def main(*, seed: int, only: tuple[str, ...]) -> None:
+    """Play every case in both."""
+    figures: dict[str, Any] = {}
+    sizes: dict[str, dict[str, Sequence[tuple[float, int, int]]]] = {}
+    for name, (which, prefill, decode) in CASES.items():
+        if only and name not in only:
+            continue
+        case = part_of(which, seed, prefill, decode)
+        begun = time.perf_counter()
+        found = {"fluid": in_fluid(case), "virtual": in_virtual(case)}
+        points = 100 * abs(found["virtual"].missed - found["fluid"].missed)
+        share = abs(found["virtual"].worker_hours / found["fluid"].worker_hours - 1)
+        figures[name] = {
+            "requests": len(case.requests),
+            **{model: _figures(result) for model, result in found.items()},
+            "missed_differs_by_points": round(points, 3),
+            "gpu_hours_differ_by_percent": round(100 * share, 2),
+            "agrees": points <= MOST_POINTS and share <= MOST_SHARE,
+            "took_s": round(time.perf_counter() - begun, 1),
+        }
+        sizes[name] = {model: result.sizes for model, result in found.items()}
+        click.echo(f"{name}: {figures[name]}")
+        if not only:  # what there is, if it is ended
+            document = {"seed": seed, "times_as_slow": FACTOR, "cases": figures}
+            save("agreement", document, plot=_draw(sizes))
+    raise SystemExit(0 if all(its["agrees"] for its in figures.values()) else 1)
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    return {
+        "missed_percent": round(100 * result.missed, 3),
+        "missed_with_hand_over_percent": round(100 * result.missed_with_hand_over, 3),
+        "late_first_percent": round(100 * result.late_first, 3),
+        "late_gaps_percent": round(100 * result.late_gaps, 3),
+        "gpu_hours": round(result.worker_hours, 4),
+        "most_gpus": result.most_workers,
+        "actions": dict(result.actions),
+    }
+
+
+def _draw(sizes: Mapping[str, Mapping[str, Sequence[tuple[float, int, int]]]]) -> Any:
+    """Workers of each pool over time, in both."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4 * len(sizes)), layout="constrained")
+    figure.suptitle("Workers of a cluster that sizes itself: fluid model and virtual cluster")
+    panels = figure.subplots(len(sizes), 1, squeeze=False)[:, 0]
+    for panel, (name, by_model) in zip(panels, sizes.items(), strict=True):
+        for (model, its), line in zip(by_model.items(), ("--", "-"), strict=True):
+            minutes = [at_s / 60 for at_s, _, _ in its]
+            for nth, pool, colour in ((1, "prefill", "tab:blue"), (2, "decode", "tab:orange")):
+                counts = [one[nth] for one in its]
+                panel.step(
+                    minutes, counts, line, where="post", label=f"{pool}, {model}", color=colour
+                )
+        panel.set(title=name, xlabel="minutes", ylabel="workers", ylim=(0, None))
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize="small")
+    return figure
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m benchmarks.virtual.agreement")

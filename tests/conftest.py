@@ -15,14 +15,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.scheduling import long_first, make_scheduler
+from tests.dealing import long_first, make_scheduler
 from twolane.rpc.secret import new_secret
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["UCX_TLS"] = "tcp"
 os.environ["OMP_WAIT_POLICY"] = "passive"
+
+# An example that is drawn or tried slowly says something of the machine, not of the code.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,9 +32,7 @@ def call(path: str, stream: int) -> bytes:
         "content-type": "application/grpc",
         "te": "trailers",
     }
-    block = b"".join(
-        _literal(name.encode()) + _literal(v.encode(), b"") for name, v in fields.items()
-    )
+    block = b"".join(field(name.encode(), v.encode()) for name, v in fields.items())
     return frame(HEADERS, END_HEADERS, stream, block)
 
 
@@ -62,5 +60,6 @@ async def answer_pings(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         return
 
 
-def _literal(raw: bytes, prefix: bytes = b"\0") -> bytes:
-    return prefix + bytes([len(raw)]) + raw
+def field(name: bytes, value: bytes) -> bytes:
+    """One header field as HPACK has it without tables; each part below 127 bytes."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value

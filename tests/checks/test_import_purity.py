@@ -50,6 +50,13 @@ def test_one_machine_needs_no_library_for_certificates() -> None:
     assert "cryptography" not in loaded
 
 
+def test_the_launcher_of_a_machine_loads_nothing_that_workers_are_made_of() -> None:
+    """Else they start half a second later."""
+    loaded = loaded_by("import twolane.deploy.cli.up_command, twolane.deploy.launch.supervisor")
+    workers = {"twolane.worker.worker", "twolane.decode_worker", "twolane.prefill_worker"}
+    assert loaded & {"numpy", "torch", "ray", *workers} == set()
+
+
 def test_the_router_loads_no_model_library() -> None:
     loaded = loaded_by("import twolane.router.doors.server, twolane.router.text.codec")
     others = {"twolane.engine", "twolane.worker"}

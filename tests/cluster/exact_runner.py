@@ -25,7 +25,7 @@ from twolane.testing import LocalCluster, start_local
 
 N_TOKENS = 48
 PROBE_LENGTHS = (40, 200, 600)
-N_CROWD = 32
+N_CROWD, FULL_CROWD = 16, 32  # requests at once; the full one is for `make soak`
 VOCAB = 2000
 MOST_TURNS = 6
 PREFILL = ("prefill-0", "prefill-1")
@@ -126,13 +126,13 @@ def cluster_for(setup: Setup) -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def check(cluster: LocalCluster, situation: Situation) -> None:
+async def check(cluster: LocalCluster, situation: Situation, n_crowd: int = N_CROWD) -> None:
     """Raises AssertionError naming what differs, or what is left behind.
 
     Events are a matter of milliseconds: one that came too late is tried again, with other prompts.
     """
     for turn in range(MOST_TURNS):
-        if await Turn(cluster, situation, turn).check():
+        if await Turn(cluster, situation, turn, n_crowd).check():
             return
     raise AssertionError(f"{situation}: it did not happen in {MOST_TURNS} turns")
 
@@ -140,9 +140,12 @@ async def check(cluster: LocalCluster, situation: Situation) -> None:
 class Turn:
     """One try at a situation on a cluster."""
 
-    def __init__(self, cluster: LocalCluster, situation: Situation, turn: int) -> None:
+    def __init__(
+        self, cluster: LocalCluster, situation: Situation, turn: int, n_crowd: int
+    ) -> None:
         self.cluster = cluster
         self.situation = situation
+        self.n_crowd = n_crowd
         self.probes = probes(situation, turn)
         self.heard: Counter[str] = Counter()  # tokens that clients have got, by request id
         self._ids = [f"{secrets.token_hex(4)}-{i}" for i in range(len(self.probes))]
@@ -200,7 +203,7 @@ class Turn:
 
     def _crowd(self, group: asyncio.TaskGroup, client: AsyncClient) -> None:
         source = random.Random(str(self.situation))
-        for _ in range(N_CROWD - len(self.probes)):
+        for _ in range(self.n_crowd - len(self.probes)):
             group.create_task(
                 client.generate(
                     token_ids=[source.randrange(VOCAB) for _ in range(source.randint(1, 250))],

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.cluster.tables import BY_PEER, lengths
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import DeadlineError, DuplicateRequestError
 from twolane.kvtransfer.testing.memory import Faults
@@ -228,7 +228,7 @@ async def _kill(cluster: VirtualCluster, fuzz: Fuzz) -> None:
     try:
         await asyncio.sleep(fuzz.dice.uniform(0.0, 0.5))
     finally:  # whoever killed it sees it end, even when the clients are done meanwhile
-        cluster.router.report_gone(epoch)
+        cluster.router.operations.report_gone(epoch)
         cluster.start(name, name.rstrip("0123456789"))
 
 

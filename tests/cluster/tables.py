@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
-_OURS = "twolane"
+_OURS, _DOUBLES = "twolane.", "twolane.deploy.virtual_cluster."
 _TABLES = (dict, set, list, deque)
 # Caches and counts, bounded each by itself: they may hold what is past.
 _MEMORIES = frozenset(
@@ -24,6 +24,9 @@ _MEMORIES = frozenset(
         "Forecast",
         "LogRate",  # by kind of record
         "Membership.proofs",  # kept for ten minutes
+        "EndedRequests",  # the last of them, and their journals, for operators
+        "EventLog",  # the last events, likewise
+        "Pace",  # of the last steps and seconds
         "Membership.changed",  # until somebody asks for a worker
         "StepWatch._seen",  # kinds of steps
         "LazyHeap._heap",  # some of it may be dead, in bounds that tests of its own hold
@@ -45,6 +48,7 @@ BY_PEER = frozenset(
         "ReceiverDriver._pidfds",
         "Roster._facts",
         "Roster._kinds",
+        "Roster._others",
         "Roster._views",
         "SenderDriver._asked",
         "SenderDriver._endpoints",
@@ -70,6 +74,8 @@ def lengths(*roots: object) -> dict[str, int]:
         for name, value in _attributes(thing):
             if f"{kind}.{name}" in _MEMORIES:
                 continue
+            if isinstance(value, deque) and value.maxlen is not None:
+                continue  # it is bounded
             if isinstance(value, _TABLES) and not isinstance(value, Counter):
                 found[f"{kind}.{name}"] += len(value)
             todo += _below(value)
@@ -77,7 +83,8 @@ def lengths(*roots: object) -> dict[str, int]:
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    if type(thing).__module__.split(".")[0] != _OURS:
+    module = type(thing).__module__
+    if not module.startswith(_OURS) or module.startswith(_DOUBLES):
         return
     names = {name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())}
     for name in {*names, *getattr(thing, "__dict__", {})}:

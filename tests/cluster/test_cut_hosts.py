@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.cluster.test_virtual_cluster import ask_all, make_jobs, play
-from tests.cluster.virtual_cluster import Shape, VirtualCluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.testing.memory import Faults
 
@@ -58,6 +58,9 @@ def test_pages_of_a_host_that_is_cut_off_come_back_by_the_receiver_alone(seed: i
         cluster.heal("p0")
         await asyncio.sleep(1.0)
         assert cluster.dropped(reasons.GENERATION) >= 1, "bytes of the old grants arrived"
+        seen = [life.worker.dropped() for life in cluster.lives.values()]
+        n_told = sum(its.get("landing_generation", 0) for its in seen)
+        assert n_told == cluster.dropped(reasons.GENERATION)
         await ask_all(cluster, make_jobs(8, seed + 100, most_tokens=10))
         await cluster.settle(within_s=20.0)
 
@@ -72,7 +75,7 @@ def test_pages_that_a_sender_writes_itself_wait_for_proof_of_its_end() -> None:
         with pytest.raises(AssertionError, match="nobody was fenced"):
             await cut_in_mid_transfer(cluster)
         epoch = await cluster.kill("p0")
-        cluster.router.report_gone(epoch)
+        cluster.router.operations.report_gone(epoch)
         await asking
         await cluster.settle(within_s=20.0)
 

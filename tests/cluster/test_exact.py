@@ -11,7 +11,7 @@ import pytest
 from rich.progress import track
 
 from benchmarks.results import save
-from tests.cluster.exact_runner import N_TOKENS, PROBE_LENGTHS, check, cluster_for
+from tests.cluster.exact_runner import FULL_CROWD, N_TOKENS, PROBE_LENGTHS, check, cluster_for
 from tests.cluster.situations import DIMENSIONS, Setup, by_setup, everything, pairs, pairwise
 
 GROUPS = by_setup(pairwise())
@@ -40,7 +40,7 @@ def test_every_bit_is_the_same_in_the_full_product() -> None:
         async def run() -> None:
             with cluster_for(setup) as cluster:
                 for situation in groups[setup]:
-                    await check(cluster, situation)
+                    await check(cluster, situation, FULL_CROWD)
 
         asyncio.run(run())
         return len(groups[setup])

@@ -10,9 +10,9 @@ import pytest
 
 from tests.cluster.exact_runner import lone_answer, probes
 from tests.cluster.situations import Situation
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
 from twolane import Token
 from twolane.deploy.bundled import model_path
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import Engine, RowWork

@@ -1,5 +1,5 @@
 """Random clusters, crowds and misfortunes: see `fuzz.py`. A seed that fails is a test of its own:
-`pytest tests/cluster/test_fuzz.py -k 'seed-17'`."""
+`pytest tests/cluster/test_fuzz.py -k 'seed-17'`. A hundred seeds take 11 s of CPU."""
 
 from __future__ import annotations
 

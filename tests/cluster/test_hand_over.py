@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.cluster.test_said_again import play
-from tests.cluster.virtual_cluster import Shape, VirtualCluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster
 from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 
@@ -35,9 +35,9 @@ async def answered(tasks: list[asyncio.Task[list[int]]]) -> None:
 def test_running_answers_are_resumed_elsewhere_and_the_ticket_comes_at_once() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         tasks = await begun(cluster, 8)
-        cluster.router.drain("d1", hand_over=True)
+        cluster.router.operations.drain("d1", hand_over=True)
         async with asyncio.timeout(1.0):
-            while not cluster.router.member("d1").load.drain.has_ticket:
+            while not cluster.router.operations.member("d1").load.drain.has_ticket:
                 await asyncio.sleep(0.01)
         assert not any(task.done() for task in tasks)
         assert rows_at(cluster, "d2") == 8
@@ -53,7 +53,7 @@ def test_what_finds_no_room_elsewhere_runs_on_until_there_is_some() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         tasks = await begun(cluster, 8)
         assert (rows_at(cluster, "d1"), rows_at(cluster, "d2")) == (4, 4)
-        cluster.router.drain("d1", hand_over=True)
+        cluster.router.operations.drain("d1", hand_over=True)
         await asyncio.sleep(0.2)
         assert rows_at(cluster, "d1") == 3  # five rows at most, and four are there
         await answered(tasks)
@@ -65,7 +65,7 @@ def test_what_finds_no_room_elsewhere_runs_on_until_there_is_some() -> None:
 def test_without_another_worker_nothing_is_handed_over_and_nothing_fails() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         tasks = await begun(cluster, 3)
-        cluster.router.drain("d1", hand_over=True)
+        cluster.router.operations.drain("d1", hand_over=True)
         await answered(tasks)
         assert not cluster.status().counters["resumes.handed_over"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.waiting import answer, answers, play, resumes
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster
 from twolane.router.config import DispatchConfig
 
 
@@ -51,11 +51,14 @@ def test_restarted_worker_serves_again() -> None:
         while state(cluster, "p0") != "suspect":
             await asyncio.sleep(0.1)
         cluster.hung.clear()
-        cluster.router.report_gone(await cluster.kill("p0"))
+        cluster.router.operations.report_gone(await cluster.kill("p0"))
         cluster.start("p0", "p")
         outcome = await waiting
         assert outcome.took_s < 10.0
         await cluster.settle()
+        again = await answers(cluster, (20,) * 8)
+        assert max(o.took_s for o in again) < 1.5
+        assert all(o.ledger.attempts == 1 for o in again)
 
     play(Shape(dispatch=DispatchConfig()), scene)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.test_virtual_cluster import Job, expected, make_jobs
-from tests.cluster.virtual_cluster import Shape
 from tests.cluster.virtual_routers import RoutedCluster, RouterLife, routed_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape
 from twolane.testing.virtual_time import virtual_time_runner
 
 SHAPES = [("p", "d"), ("p", "p", "d", "d"), ("pd", "pd"), ("pd", "p", "d")]
@@ -70,16 +70,29 @@ async def partition(cluster: RoutedCluster, rng: random.Random) -> None:
 
 
 async def worker_dies(cluster: RoutedCluster, rng: random.Random) -> None:
-    """Often one that decodes; its end is proven to every router that hears of it."""
+    """Often one that decodes. Its launcher tells each router of its end, and tries until that
+    hears it: a router that stood still, or another process in its place, hears it later."""
     able = [name for name in sorted(cluster.lives) if "d" in name or rng.random() < 0.3]
     if not able:
         return
     name = rng.choice(able)
     epoch = await cluster.kill(name)
     await asyncio.sleep(rng.uniform(0.0, 0.5))
-    for life in lives(cluster):
-        life.router.report_gone(epoch)
+    untold = {*cluster.routers}
+    tell(cluster, untold, epoch)
     cluster.start(name, name.rstrip("0123456789"))
+    while untold:
+        await asyncio.sleep(0.5)
+        tell(cluster, untold, epoch)
+
+
+def tell(cluster: RoutedCluster, untold: set[str], epoch: int) -> None:
+    """Those of the routers that hear it now are taken out of `untold`."""
+    for router_id in sorted(untold):
+        life = cluster.routers[router_id]
+        if not life.is_dead and not life.is_paused:
+            life.router.operations.report_gone(epoch)
+            untold.discard(router_id)
 
 
 async def store_lost(cluster: RoutedCluster, rng: random.Random) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.npm import npm_packages
 from twolane.testing.local import LocalCluster, start_local
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me a story."}]
@@ -158,26 +156,7 @@ def test_curl_reads_a_streamed_chat(base_url: str, expected: Any) -> None:
 @pytest.fixture(scope="module")
 def npm_openai() -> Path:
     """A directory with OpenAI's npm package in it, installed once and kept."""
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    lock = NPM / "package-lock.json"
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twolane"
-    kept = caches / f"openai-npm-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
-    if not kept.exists():
-        caches.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=caches) as scratch:
-            made = Path(scratch) / "made"
-            made.mkdir()
-            for path in (lock, NPM / "package.json"):
-                shutil.copy(path, made)
-            install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-            subprocess.run(install, cwd=made, check=True, timeout=100)
-            try:
-                made.rename(kept)
-            except OSError:
-                assert kept.exists(), "another run was not first"
-    return kept
+    return npm_packages(NPM)
 
 
 def test_openais_client_for_node_gets_what_grpc_gets(

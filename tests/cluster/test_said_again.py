@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.errors import TwolaneError
 from twolane.params import SamplingParams
@@ -46,11 +46,11 @@ async def ask(cluster: VirtualCluster, prompt: list[int]) -> list[int]:
 
 def test_undo_of_a_drain_holds_when_the_session_was_down_just_then() -> None:
     async def scene(cluster: VirtualCluster) -> None:
-        cluster.router.drain("d1")
+        cluster.router.operations.drain("d1")
         await asyncio.sleep(1.5)
         assert cluster.lives["d1"].worker.load().draining
         await cut(cluster, "d1")
-        cluster.router.drain("d1", undo=True)
+        cluster.router.operations.drain("d1", undo=True)
         async with asyncio.timeout(2.0):
             assert await ask(cluster, [1, 2, 3]) == expected_answer([1, 2, 3], PARAMS, 8)
         assert not cluster.lives["d1"].worker.load().draining
@@ -61,7 +61,7 @@ def test_undo_of_a_drain_holds_when_the_session_was_down_just_then() -> None:
 def test_drain_holds_when_the_session_was_down_just_then() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         await cut(cluster, "d1")
-        cluster.router.drain("d1")
+        cluster.router.operations.drain("d1")
         await asyncio.sleep(0.5)
         assert cluster.lives["d1"].worker.load().draining
 
@@ -71,8 +71,8 @@ def test_drain_holds_when_the_session_was_down_just_then() -> None:
 def test_worker_that_stops_is_not_called_back_by_an_earlier_undo() -> None:
     async def scene(cluster: VirtualCluster) -> None:
         worker = cluster.lives["d1"].worker
-        cluster.router.drain("d1")
-        cluster.router.drain("d1", undo=True)
+        cluster.router.operations.drain("d1")
+        cluster.router.operations.drain("d1", undo=True)
         await asyncio.sleep(0.5)
         worker.drain()
         await cut(cluster, "d1")
@@ -100,7 +100,7 @@ def test_proof_of_a_death_reaches_a_worker_whose_session_was_down(is_cut: bool) 
         await asyncio.sleep(0.01)
         if is_cut:
             await cut(cluster, "d1")
-        cluster.router.report_gone(epoch)
+        cluster.router.operations.report_gone(epoch)
         cluster.stalled.clear()
         cluster.start("p0", "p")
         await asyncio.sleep(1.0)

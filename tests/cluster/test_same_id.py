@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner

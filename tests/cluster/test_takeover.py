@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.cluster.test_virtual_cluster import Job, expected, make_jobs
-from tests.cluster.virtual_cluster import Shape
 from tests.cluster.virtual_routers import RoutedCluster, routed_cluster
 from twolane.attempt_number import first_attempt
+from twolane.deploy.virtual_cluster.cluster import Shape
 from twolane.params import SamplingParams
+from twolane.router.testing.client import resume
+from twolane.rpc.params import params_to_proto
 from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import inference_pb2
 
 LONG: Job = ([1, 2, 3, 4, 5], SamplingParams(max_tokens=200, seed=7))
 
@@ -149,12 +152,41 @@ def test_attempts_after_a_takeover_have_names_of_their_own() -> None:
         successor = cluster.routers["r1"].router
         while not successor.status().requests:
             await asyncio.sleep(0.001)
-        successor.report_gone(await cluster.kill("d1"))
+        successor.operations.report_gone(await cluster.kill("d1"))
         cluster.start("d1", "d")
         await cluster.routers["r0"].resume()
         assert await task == expected(LONG)
         assert cluster.n_regenerated == 0
         assert first_attempt(1) in {number for _, number in cluster.witness.names}
         await cluster.settle(within_s=8.0)
+
+    play(scene)
+
+
+def test_answer_that_its_client_asks_for_again_at_the_same_router_goes_on_to_its_end() -> None:
+    """What the first stream has left behind is cancelled two seconds later: not this."""
+
+    async def scene(cluster: RoutedCluster) -> None:
+        router = cluster.routers["r0"].router
+        job: Job = ([1, 2, 3], SamplingParams(max_tokens=3_000, seed=7, ignore_eos=True))
+        prompt, params = job
+        asked = inference_pb2.GenerateRequest(
+            token_ids=inference_pb2.TokenIds(ids=prompt), sampling=params_to_proto(params)
+        )
+        began = asyncio.get_running_loop().time()
+        with await router.open(asked) as delivery:
+            first = delivery.first()
+            while len(delivery.request.answer.tokens) < 20:
+                await asyncio.sleep(0.01)
+            wanted = inference_pb2.ResumeRequest(
+                submission_id=first.submission_id, resume_token=first.resume_token
+            )
+            tokens: list[int] = []
+            async for response in resume(router, wanted):
+                tokens += [token.token_id for token in response.tokens]
+        assert tokens == expected(job)
+        assert asyncio.get_running_loop().time() - began > 2.5
+        assert not [name for name in router.status().counters if name.startswith("resumes")]
+        await cluster.settle()
 
     play(scene)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.virtual_cluster import Shape, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.router.testing.client import client_of

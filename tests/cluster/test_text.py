@@ -31,7 +31,7 @@ def streamed_by_http(http: httpx2.Client, **asked: Any) -> str:
 def check(cluster: LocalCluster, tokenizer: Tokenizer, texts: list[str]) -> None:
     with (
         cluster.client() as client,
-        httpx2.Client(base_url=f"http://{cluster.http_endpoint}", timeout=20.0) as http,
+        httpx2.Client(base_url=f"http://{cluster.http_endpoint}", timeout=60.0) as http,
     ):
         for text in filter(None, texts):
             ids = tokenizer.encode(text, add_special_tokens=False).ids

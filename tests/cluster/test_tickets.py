@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.errors import PreconditionError
 from twolane.params import SamplingParams
@@ -28,7 +28,7 @@ COSTLY = (
 
 
 def member(cluster: VirtualCluster, worker_id: str) -> Member:
-    return cluster.router.member(worker_id)
+    return cluster.router.operations.member(worker_id)
 
 
 def check_ticket(worker: Worker) -> None:
@@ -65,13 +65,13 @@ class Schedule:
         while True:
             await asyncio.sleep(self.random.uniform(0.0, 0.3))
             name = self.random.choice(sorted(self.cluster.lives))
-            self.cluster.router.drain(name, hand_over=self.random.random() < 0.5)
+            self.cluster.router.operations.drain(name, hand_over=self.random.random() < 0.5)
             if self.random.random() < 0.3:
                 await asyncio.sleep(self.random.uniform(0.0, 0.2))
                 self.cluster.reset_streams(name)
             if self.random.random() < 0.3:
                 await asyncio.sleep(self.random.uniform(0.0, 0.2))
-                self.cluster.router.drain(name, undo=True)
+                self.cluster.router.operations.drain(name, undo=True)
                 continue
             await self.end_at_ticket(name)
 
@@ -82,21 +82,21 @@ class Schedule:
                 await asyncio.sleep(0.005)
         ticket = its.load.drain.number
         if self.random.random() < 0.5:
-            self.cluster.router.take_ticket(name, ticket)
+            self.cluster.router.operations.take_ticket(name, ticket)
             while not its.load.drain.is_taken:
                 await asyncio.sleep(0.005)
             with pytest.raises(PreconditionError):
-                self.cluster.router.drain(name, undo=True)
+                self.cluster.router.operations.drain(name, undo=True)
         if not its.is_open:
             return  # its streams were just reset: what it said last may be old
         epoch = await self.cluster.kill(name)
         self.n_killed += 1
-        self.cluster.router.report_gone(epoch)
+        self.cluster.router.operations.report_gone(epoch)
         await asyncio.sleep(0.05)
         self.cluster.start(name, name.rstrip("0123456789"))
         while self.state_of(name) != "draining":
             await asyncio.sleep(0.01)
-        self.cluster.router.drain(name, undo=True)
+        self.cluster.router.operations.drain(name, undo=True)
 
     def state_of(self, name: str) -> str:
         workers = self.cluster.status().workers

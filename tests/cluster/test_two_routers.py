@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
 from twolane.engine.fake import expected_answer
 from twolane.errors import DuplicateRequestError
 from twolane.params import SamplingParams

@@ -8,15 +8,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.cluster.real_cluster import settled
+from tests.processes import is_alive
+from tests.until import wait_until
 from twolane import Client, Completion
 from twolane.testing import LocalCluster, start_local
 
 WORKERS = "workers: {device: cpu, threads: 1, dtype: float32, step_tokens: 120, kv_bytes: 16000000}"
+# A busy machine stops a worker for seconds: it is not to be suspected then.
+PATIENT: dict[str, Any] = {"suspicion_s": 30.0, "lease_s": 60.0}
 LENGTHS = (1, 63, 64, 200, 600)  # in chunks that end inside pages
 QUICK = [(2, 1, "unix", (16, 64)), (1, 2, "shm", (64, 16))]
 SOAK = [
@@ -70,7 +75,9 @@ def sides(
     ]
     file = tmp_path_factory.mktemp("sides") / "t.yaml"
     file.write_text("\n".join([WORKERS, "pools:", *pools, ""]))
-    with start_local(topology=file, launcher="process", transport=[transport]) as cluster:
+    with start_local(
+        topology=file, launcher="process", transport=[transport], **PATIENT
+    ) as cluster:
         yield Sides(cluster, {"prefill-0": p, "decode-0": d}, transport, page_tokens)
 
 
@@ -87,6 +94,10 @@ async def test_answers_do_not_depend_on_the_ranks_and_pages_of_either_side(
     status = await settled(sides.cluster, 2)
     seen = {w.worker_id: (len(w.devices), w.transports[0].transport) for w in status.workers}
     assert seen == {name: (n, sides.transport) for name, n in sides.ranks.items()}
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not is_alive(process)
 
 
 @pytest.mark.timeout(180)
@@ -108,7 +119,8 @@ def test_a_rank_that_dies_takes_its_worker_and_no_answer(
                 time.sleep(0.4)
                 ranks[1].kill()
                 assert answer.result().token_ids == before.token_ids
-            cluster.wait_for("died", victim, after=after)
-            assert not any(rank.is_running() for rank in ranks)
-            cluster.wait_for("started", victim, after=after, timeout_s=60)
+            cluster.wait_for("died", victim, after=after, timeout_s=60)
+            for rank in ranks:
+                wait_until(partial(has_ended, rank), "its other ranks end too")
+            cluster.wait_for("started", victim, after=after, timeout_s=120)
         assert [completion.token_ids for completion in completions(client)] == expected

@@ -17,6 +17,8 @@ from tests.cluster.real_cluster import inspect, left_over
 from twolane import AsyncClient, Completion
 
 PROMPTS = (1, 16, 63, 64, 65, 200, 600)
+# A busy machine stops a worker for seconds: it is not to be suspected then.
+PATIENT = ("--suspicion-s", "30", "--lease-s", "60")
 STEP_TOKENS = "120"  # chunks end inside pages of either size
 
 
@@ -39,7 +41,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with process:
         yield process
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def address(process: subprocess.Popen[str], what: str = "serves") -> str:
@@ -52,12 +54,14 @@ def address(process: subprocess.Popen[str], what: str = "serves") -> str:
 @contextmanager
 def two_sides(prefill: tuple[str, ...], decode: tuple[str, ...], *common: str) -> Iterator[Sides]:
     with ExitStack() as stack:
-        router = stack.enter_context(running("router", "--port", "0", "--worker-port", "0"))
+        router = stack.enter_context(
+            running("router", "--port", "0", "--worker-port", "0", *PATIENT)
+        )
         door, hears = address(router), address(router, "hears workers")
         workers = []
         for name, options in (("prefill", prefill), ("decode", decode)):
             told = ("--worker-id", name, "--role", name, "--router", hears)
-            process = running("worker", *told, *options, *common)
+            process = running("worker", *told, *options, *common, *PATIENT)
             workers.append(stack.enter_context(process))
         yield Sides(door, *map(address, workers))
 

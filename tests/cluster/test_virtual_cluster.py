@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from tests.cluster.virtual_cluster import (
+from twolane.deploy.virtual_cluster.cluster import (
     Shape,
     VirtualCluster,
     make_fake_engine,
@@ -131,7 +132,10 @@ def test_lossy_corrupting_transfers_cost_attempts_and_never_a_token() -> None:
     play(Shape(roles=("p", "p", "d", "d"), transfer_faults=faults), scene)
 
 
-@pytest.mark.parametrize("seed", range(16))
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(6, 16))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @AHEAD
 def test_workers_that_die_and_return_at_random_cost_no_token(seed: int, steps_ahead: int) -> None:
     async def client(cluster: VirtualCluster, jobs: list[Job]) -> None:
@@ -172,15 +176,24 @@ def test_streams_that_are_cut_at_random_cost_no_token_and_hardly_an_attempt() ->
     play(Shape(roles=("p", "p", "d", "d")), scene)
 
 
-def test_a_client_that_leaves_frees_everything_within_a_second() -> None:
+@pytest.mark.parametrize("by_id", [False, True], ids=["leaves", "cancels"])
+def test_a_client_that_gives_up_frees_everything_within_a_second(by_id: bool) -> None:
+    """Each answer would take three seconds."""
+
     async def scene(cluster: VirtualCluster) -> None:
         source = random.Random(5)
-        for prompt, params in make_jobs(60, seed=5):
-            asked = asyncio.create_task(cluster.ask(prompt, params))
-            await asyncio.sleep(source.uniform(0.0, 0.08))
-            asked.cancel()
+        for n, (prompt, params) in enumerate(make_jobs(60, seed=5)):
+            long = replace(params, max_tokens=1500)
+            asked = asyncio.create_task(cluster.ask(prompt, long, request_id=f"r{n}"))
+            await asyncio.sleep(source.uniform(0.001, 0.08))
+            if by_id:
+                assert cluster.router.cancel(f"r{n}")
+            else:
+                asked.cancel()
             await asyncio.wait([asked])
             await cluster.settle(within_s=1.0)
+        counters = cluster.status().counters
+        assert (counters["cancelled"], counters["finished"]) == (60, 0)
 
     play(Shape(), scene)
 

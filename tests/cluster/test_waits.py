@@ -10,8 +10,8 @@ import random
 
 import pytest
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.waiting import answer, answers, play, resumes
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.kvtransfer.testing.memory import Faults
 from twolane.router.config import DispatchConfig

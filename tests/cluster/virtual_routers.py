@@ -13,14 +13,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from tests.cluster.virtual_cluster import Shape, VirtualCluster
 from tests.cluster.witness import WatchedLink, Witness
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster
 from twolane.errors import TakenOverError, UnavailableError, UnknownSubmissionError
 from twolane.params import SamplingParams
 from twolane.router.config import DispatchConfig, MembershipConfig, RouterConfig
 from twolane.router.members.membership import NameTakenError
 from twolane.router.router import Router
-from twolane.router.store import ADMITTED, Ask, LocalStore, Verdict
+from twolane.router.store import ADMITTED, Ask, Found, LocalStore, Placement, Verdict
 from twolane.router.testing.client import resume
 from twolane.rpc.link import LinkBrokenError
 from twolane.rpc.params import params_to_proto
@@ -36,9 +36,17 @@ class SharedStore(LocalStore):
     def __init__(self) -> None:
         super().__init__()
         self.is_lost = False
+        self._index: dict[str, Found] = {}
 
     async def admit(self, ask: Ask) -> Verdict:
         return ADMITTED if self.is_lost else await super().admit(ask)
+
+    def place(self, submission_id: str, placement: Placement) -> None:
+        if not self.is_lost:
+            self._index[submission_id] = Found("some router", "", placement)
+
+    async def find(self, submission_id: str) -> Found | None:
+        return None if self.is_lost else self._index.get(submission_id)
 
     def release(self, submission_id: str, n_tokens: int) -> None:
         if not self.is_lost:

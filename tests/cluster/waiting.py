@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.cluster.virtual_cluster import Outcome, Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.worker import Outcome
 from twolane.engine.fake import expected_answer
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner

@@ -51,7 +51,7 @@ def main(launcher: str, log: str) -> None:
     else:
         with mock.patch("twolane.deploy.launch.ray_actor.serving", serving):
             ServiceActor().start("worker", to_json(SPEC), log, os.getppid())
-            time.sleep(60)
+            time.sleep(120)
 
 
 if __name__ == "__main__":

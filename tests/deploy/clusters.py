@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
-from twolane.deploy.spec.options import settings
+from twolane.deploy.spec.declared_options import settings
 from twolane.deploy.spec.settings import DECODE, PREFILL, RouterSettings, WorkerSettings
 from twolane.deploy.spec.specs import ModelSpec
 from twolane.engine.config import EngineConfig

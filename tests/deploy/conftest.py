@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import secrets
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+# Ray reads these once in a process, when it is first imported, whichever test does that.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 @pytest.fixture(autouse=True)

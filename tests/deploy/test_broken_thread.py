@@ -15,7 +15,7 @@ def test_a_transport_thread_that_breaks_ends_its_process_and_says_why(
     command = [sys.executable, "-m", "tests.deploy.broken_thread_process", launcher, str(log)]
     with log.open("ab") as output:
         ended = subprocess.run(
-            command, stdout=output, stderr=output, timeout=30, start_new_session=True, check=False
+            command, stdout=output, stderr=output, timeout=100, start_new_session=True, check=False
         )
     assert ended.returncode == 1
     said = log.read_text()
@@ -25,6 +25,6 @@ def test_a_transport_thread_that_breaks_ends_its_process_and_says_why(
 
 def test_a_law_that_breaks_when_a_transport_wakes_a_worker_ends_it_and_says_why() -> None:
     command = [sys.executable, "-m", "tests.deploy.broken_law_process"]
-    ended = subprocess.run(command, capture_output=True, timeout=30, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, timeout=100, text=True, check=False)
     assert ended.returncode == 1
     assert "AssertionError: page 7 was released more often than it was taken" in ended.stderr

@@ -88,7 +88,7 @@ async def test_actors_see_the_gpus_that_were_placed_and_end_with_all_that_they_s
     [
         (
             OSError("AF_UNIX path length cannot exceed 107 bytes: /a/long/one"),
-            r"shorter path, or take --launcher process",
+            r"shorter path, or use --launcher process",
         ),
         (Exception("The current node timed out during startup."), r"--launcher process, which"),
     ],

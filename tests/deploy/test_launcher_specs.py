@@ -32,7 +32,6 @@ def test_specs_survive_the_way_through_json(spec: ClusterSpec | RouterSpec | Wor
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"router_id": "r", "colour": 1}', "unknown keys: colour"),
         ('{"router_id": "r"}', "missing 1 required keyword-only argument: 'model'"),
         ('{"router_id": 3}', "router_id is 3; it must be of type str"),
         ('{"model": {"config": {"model_dir": "", "exact": 1}}}', r"model\.config\.exact is 1; it"),
@@ -65,3 +64,12 @@ def test_restarts_wait_longer_each_time_and_calm_down() -> None:
     assert [policy.delay_s(now) for now in (0, 1, 3, 7, 15)] == [0, 1, 2, 4, 4]
     assert policy.delay_s(76) == 0
     assert policy.delay_s(77) == 1
+
+
+def test_router_that_had_served_for_a_while_starts_again_at_once_however_often() -> None:
+    policy = RestartPolicy(RestartConfig(first_delay_s=1, most_delay_s=4, well_s=3))
+    delays = []
+    for now, served_s in ((0, 0.0), (1, 0.5), (5, 3.0), (9, 3.5), (13, 4.0), (14, 1.0), (15, 1.0)):
+        policy.served(served_s)
+        delays.append(policy.delay_s(now))
+    assert delays == [0, 1, 0, 0, 0, 1, 2]

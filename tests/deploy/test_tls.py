@@ -102,10 +102,10 @@ async def test_the_error_says_which_certificate_failed_and_why(
     shows: dict[str, Any] = {"cert": files.cert, "key": files.key}
     stranger = Pki(tmp_path / "strangers")
     assert f"is not signed by --ca {stranger.ca}" in await reason(endpoint, ca=stranger.ca, **shows)
-    assert "wants a client's certificate (--cert FILE --key FILE)" in await reason(
+    assert "requires a client certificate (--cert FILE --key FILE)" in await reason(
         endpoint, ca=pki.ca
     )
-    assert "it may want TLS (--ca FILE" in await reason(endpoint)
+    assert "it may require TLS (--ca FILE" in await reason(endpoint)
     bad = pki.expired("client/acme/alice")
     assert f"refused the certificate {bad.cert}" in await reason(
         endpoint, ca=bad.ca, cert=bad.cert, key=bad.key

@@ -16,7 +16,7 @@ from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.settings import WorkerSettings
-from twolane.deploy.spec.topology import given, parse_topology
+from twolane.deploy.spec.topology import TopologyError, given, parse_topology
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
 FOUR = ("0", "1", "2", "3")
@@ -168,7 +168,7 @@ def test_pools_may_differ_in_what_pages_can_be_made_of(
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     text = "launcher: slurm\nrouter: 7200\npools:\n  - role: reader\n    pages: 0\n"
     assert refusal(text, tmp_path) == [
-        "t.yaml:1: launcher is 'slurm'; it should be 'ray', 'process' or 'agents'",
+        "t.yaml:1: launcher is 'slurm'; it should be 'ray', 'process', 'agents' or 'kubernetes'",
         "t.yaml:2: router must be fields with values",
         "t.yaml:4: pools[0].role is 'reader'; it should be 'prefill', 'decode' or 'both'",
         "t.yaml:5: pools[0].pages is 0; it should be greater than or equal to 1",
@@ -341,3 +341,34 @@ def test_an_http_port_without_the_door_is_refused(tmp_path: Path) -> None:
 def test_parts_say_only_what_was_given() -> None:
     topology = parse_topology({"pools": [{"role": "both", "pages": 5}], "workers": {"kv_bytes": 9}})
     assert given(topology.options_of(topology.pools[0])) == {"pages": 5}
+
+
+def test_workers_flip_between_pools_of_equal_options_alone() -> None:
+    pools: list[dict[str, Any]] = [{"role": "prefill"}, {"role": "decode"}]
+    assert not any(pool.flips for pool in resolve(parse_topology({"pools": pools})).pools)
+    its = {"pools": pools, "scaler": {"autoscale": True}}
+    assert all(pool.flips for pool in resolve(parse_topology(its)).pools)
+    other = [pools[0], {**pools[1], "decode_rows": 8}]
+    cluster = resolve(parse_topology({**its, "pools": other}))
+    assert not any(pool.flips for pool in cluster.pools)
+    asked = {"pools": other, "scaler": {"flips": True}}
+    with pytest.raises(StartError, match="only flip between pools with equal options"):
+        resolve(parse_topology(asked))
+    none = {"pools": pools, "scaler": {"autoscale": True, "flips": False}}
+    assert not any(pool.flips for pool in resolve(parse_topology(none)).pools)
+
+
+@pytest.mark.parametrize(
+    ("scaler", "why"),
+    [
+        ({"min_prefill": 3, "max_prefill": 2}, "min_prefill is 3, more than max_prefill"),
+        ({"min_prefill": 0}, "only both pools together may go to zero"),
+        ({"budgett": 3}, "budget"),
+    ],
+)
+def test_bounds_of_a_scaler_that_contradict_each_other_are_refused(
+    scaler: dict[str, Any], why: str
+) -> None:
+    topology = {"pools": [{"role": "prefill"}, {"role": "decode"}], "scaler": scaler}
+    with pytest.raises(TopologyError, match=why):
+        parse_topology(topology)

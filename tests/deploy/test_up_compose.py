@@ -40,7 +40,9 @@ from twolane.worker.peers.links import PeerDialer
 
 FAKE = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 TIMING = TimingSpec(heartbeat_s=0.05, suspicion_s=0.2, lease_s=0.5, grace_s=1.5, stop_grace_s=2.5)
-LIMITS = RouterSettings(max_prompt_tokens=100, max_output_tokens=50, max_queued=7, growth_tokens=9)
+LIMITS = RouterSettings(
+    max_prompt_tokens=100, max_output_tokens=50, max_queued=7, growth_tokens=9, beside_rows_s=0.02
+)
 PAIR = cluster_with(FAKE, prefill=1, decode=1, timing=TIMING)
 CLUSTER = replace(PAIR, settings=LIMITS)
 
@@ -50,6 +52,7 @@ def test_what_was_given_reaches_the_router() -> None:
     assert config.models == ("m",)
     assert (config.limits.prompt_tokens, config.limits.max_tokens) == (100, 50)
     assert (config.admission.max_queued, config.admission.growth_reserve_tokens) == (7, 9)
+    assert config.admission.beside_rows_s == 0.02
     assert (config.membership.heartbeat_s, config.membership.suspicion_s) == (0.05, 0.2)
 
 
@@ -69,14 +72,23 @@ def test_what_was_given_reaches_the_worker() -> None:
 
 def test_what_was_given_of_batching_reaches_the_prefill_role() -> None:
     settings = WorkerSettings(
-        prefill_window_s=0.0, prefill_watermark_rows=0, holding_cap_share=0.25
+        prefill_window_s=0.004, prefill_watermark_rows=0, holding_cap_share=0.25
     )
     config = prefill_config(replace(CLUSTER.workers("h:1")[0], settings=settings))
-    assert (config.batching.window_s, config.batching.watermark_rows) == (0.0, 0)
+    assert (config.batching.window_s, config.batching.watermark_rows) == (0.004, 0)
     assert config.holding_cap_share == 0.25
     assert config.sender.lease.lease_s == TIMING.lease_s
     plain = prefill_config(WorkerSpec(worker_id="w", epoch=1, roles=(), model=FAKE, routers=()))
     assert plain == type(plain)()
+    assert plain.batching.window_s == 0.0
+
+
+def test_prefill_learns_how_long_to_wait_where_it_is_told_to() -> None:
+    settings = WorkerSettings(prefill_learns_window=True)
+    config = prefill_config(replace(CLUSTER.workers("h:1")[0], settings=settings))
+    assert config.batching.window_s is None
+    with pytest.raises(ValueError, match="that it is learnt: give one"):
+        WorkerSettings(prefill_learns_window=True, prefill_window_s=0.003)
 
 
 def test_waits_for_a_peer_scale_with_the_lease() -> None:

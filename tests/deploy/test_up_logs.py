@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,35 +15,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.agent.agent_cluster import wait_until
 from tests.deploy.test_up_process import ONE, command
+from tests.ports import free_ports
+from tests.timing import PATIENT
+from twolane.admin import AdminClient
 from twolane.deploy.launch.process_end import how_it_ended
 from twolane.deploy.process.scratch import CRASHED, keep_logs
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.topology import parse_topology
-from twolane.testing import start_local
+from twolane.testing import LocalCluster, start_local
+from twolane.v1 import acts_pb2
 
 
-def free_ports(n: int) -> int:
-    """The first of so many that were free a moment ago."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            base: int = first.getsockname()[1]
-        try:
-            for port in range(base, base + n):
-                socket.create_server(("127.0.0.1", port)).close()
-        except (OSError, OverflowError):
-            continue
-        return base
+def is_alive(cluster: LocalCluster, epoch: int) -> bool:
+    """Whether the router gives it work: then the epoch before it is gone."""
+    return any((w.epoch, w.state) == (epoch, "alive") for w in cluster.status().workers)
 
 
 def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_one_wants(
     tmp_path: Path,
 ) -> None:
-    base = free_ports(2)
+    base, _ = free_ports(2)
     with (
         start_local(
             engine="fake", prefill=1, decode=1, log_dir=tmp_path, worker_metrics_port=base,
-            heartbeat_s=0.2, suspicion_s=0.6, lease_s=0.6,
+            **PATIENT,
         ) as cluster,
         cluster.client() as client,
     ):  # fmt: skip
@@ -63,7 +59,16 @@ def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_
         cluster.kill("decode-0")
         died = cluster.wait_for("died", "decode-0", after=n_events)
         assert died["text"] == "killed by SIGKILL"
-        cluster.wait_for("started", "decode-0", after=n_events)
+        epoch = cluster.wait_for("started", "decode-0", after=n_events)["epoch"]
+        wait_until(
+            lambda: (epoch, "alive") in [(w.epoch, w.state) for w in cluster.status().workers]
+        )
+        with AdminClient(cluster.admin_endpoint) as admin:
+            asked = acts_pb2.ReadLogRequest(name="decode-0", lines=200, from_file=True)
+            log: acts_pb2.ReadLogResponse = admin.call("ReadLog", asked)
+        assert log.source == "the launcher"
+        serves = [line for line in log.lines if "decode-0 serves at" in line]
+        assert len(serves) == 2, "one of each incarnation"
     router = (tmp_path / "router-0.log").read_text()
     members = r"twolane\.router\.members\.membership"
     for part in (
@@ -84,7 +89,7 @@ def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_
 
 
 def test_quieter_levels_leave_out_what_is_well(tmp_path: Path) -> None:
-    with start_local(engine="fake", colocated=1, log_dir=tmp_path, log_level="warning"):
+    with start_local(engine="fake", colocated=1, log_dir=tmp_path, log_level="warning", **PATIENT):
         pass
     assert (tmp_path / "router-0.log").read_text() == ""
     assert (tmp_path / "colocated-0.log").read_text() == ""

@@ -29,7 +29,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "twolane.cli", "up", *arguments]
 
 
-def wait_until(holds: Callable[[], bool], within_s: float = 10.0) -> None:
+def wait_until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
     end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s
@@ -76,7 +76,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_exits_0() -> None:
             shown += os.read(terminal, 65536)
         children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does at Ctrl-C
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
         while b"stopped" not in shown:
             shown += os.read(terminal, 65536)
     os.close(terminal)
@@ -90,7 +90,7 @@ def test_the_front_killed_leaves_no_orphan() -> None:
     with up_with_events(*ONE) as (process, children):
         assert len(children) == 3
         process.kill()
-        wait_until(lambda: not alive(children), 5)
+        wait_until(lambda: not alive(children))
 
 
 def test_the_launcher_killed_leaves_no_process_and_no_folder(
@@ -100,27 +100,27 @@ def test_the_launcher_killed_leaves_no_process_and_no_folder(
     with up_with_events(*ONE) as (process, children):
         assert list(tmp_path.iterdir())
         children[0].kill()
-        assert process.wait(10) == 128 + signal.SIGKILL
+        assert process.wait(60) == 128 + signal.SIGKILL
         assert not alive(children)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_second_ctrl_c_does_not_wait_for_running_answers() -> None:
-    with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):
+    with up_with_events(*ONE, "--stop-grace-s", "600") as (process, children):
         for child in children[1:]:
             child.suspend()
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["kind"] == "stopping"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert not alive(children)
 
 
 @pytest.mark.usefixtures("hangup_counts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_front_and_launcher_is_one_stop(number: signal.Signals) -> None:
-    with up_with_events(*ONE, "--stop-grace-s", "60") as (process, children):
+    with up_with_events(*ONE, "--stop-grace-s", "600") as (process, children):
         for child in children[1:]:
             child.suspend()
         children[0].send_signal(number)
@@ -131,23 +131,23 @@ def test_a_signal_to_front_and_launcher_is_one_stop(number: signal.Signals) -> N
             process.wait(1)  # it is patient: its children cannot have ended
         for child in children[1:]:
             child.resume()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
+@pytest.mark.usefixtures("hangup_counts")
 def test_the_third_stop_ends_even_a_launcher_that_hangs() -> None:
     with up_with_events(*ONE) as (process, children):
         children[0].suspend()
-        for _ in range(3):
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)  # equal signals that wait are one
-        assert process.wait(10) == 128 + signal.SIGKILL
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)  # equal ones that wait would be one
+        assert process.wait(60) == 128 + signal.SIGKILL
         assert not alive(children)
 
 
 def test_a_child_that_was_there_before_is_left_alone() -> None:
     program = f"sleep 60 >/dev/null & echo $!; exec {sys.executable} -P -m twolane.deploy.up --help"
     done = subprocess.run(
-        ["sh", "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=30
+        ["sh", "-c", program], stdout=subprocess.PIPE, text=True, check=True, timeout=100
     )
     sleeper = psutil.Process(int(done.stdout.splitlines()[0]))
     assert alive([sleeper])
@@ -163,7 +163,7 @@ def test_ctrl_c_while_it_starts_stops_it_too() -> None:
         process.send_signal(signal.SIGINT)  # an impatient one changes nothing
         kinds = [json.loads(line)["kind"] for line in process.stdout]
         assert kinds[-1] == "stopping"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_ctrl_c_while_it_starts_says_when_it_has_stopped() -> None:
@@ -202,9 +202,12 @@ def test_a_signal_to_a_cluster_on_ray_ends_all_that_was_started(
                 command(*arguments), stdout=file, env=environment, start_new_session=True
             ) as process,
         ):
-            wait_until(has_come, 60)
-            send(process.pid, number)
-            assert process.wait(10) == 0
+            try:
+                wait_until(has_come, 200)  # Ray takes its time where others work, too
+                send(process.pid, number)
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
         assert started_in(folder) == []
         assert os.listdir(folder) == []
 
@@ -215,7 +218,7 @@ def test_a_demo_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Pat
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, env=environment) as process:
         wait_until(lambda: bool(list(tmp_path.glob("*/router-0.log"))))
         process.terminate()
-        assert process.wait(10) == 1
+        assert process.wait(60) == 1
     assert started_in(str(tmp_path)) == []
     assert os.listdir(tmp_path) == []
 
@@ -245,12 +248,12 @@ def test_a_signal_while_it_is_still_importing_ends_it_in_one_line(number: signal
         "import importlib.abc, os, sys, time, twolane.deploy.up\n"
         "class Finder(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path, target=None):\n"
-        f"        if name == 'click': os.kill(os.getppid(), {int(number)}), time.sleep(30)\n"
+        f"        if name == 'click': os.kill(os.getppid(), {int(number)}), time.sleep(90)\n"
         "sys.meta_path.insert(0, Finder())\n"
         "twolane.deploy.up.main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "stopped\n")
 
@@ -276,7 +279,12 @@ def test_folders_of_a_killed_start_are_removed_at_the_next(tmp_path: Path) -> No
 
 def test_a_port_in_use_is_named() -> None:
     with up_with_events(*ONE) as (_, children):
-        listening = {c.laddr.port for child in children for c in child.net_connections("tcp4")}
+        listening = {
+            c.laddr.port
+            for child in children
+            for c in child.net_connections("tcp4")
+            if c.status == psutil.CONN_LISTEN
+        }
         done = subprocess.run(
             command(*ONE, "--port", str(min(listening))),
             capture_output=True, text=True, timeout=60, check=False,
@@ -328,6 +336,6 @@ def test_router_and_worker_start_as_plain_processes_too(tmp_path: Path) -> None:
                 wait_until(lambda: bool(client.models()))
                 assert len(client.generate("hello", max_tokens=5).tokens) == 5
             worker.terminate()
-            assert worker.wait(10) == 0
+            assert worker.wait(60) == 0
         router.terminate()
-        assert router.wait(10) == 0
+        assert router.wait(60) == 0

@@ -27,7 +27,7 @@ from twolane.deploy.cli.up_command import up
         (
             ["--host", "192.0.2.1", "--insecure"],
             1,
-            "(--port): 192.0.2.1 is no address of this machine",
+            "(--port): 192.0.2.1 is not an address of this machine",
         ),
         (["--host", "192.0.2.1"], 2, "it needs TLS"),
     ],

@@ -7,6 +7,8 @@ fails. Nothing here reads the tables of `twolane.security.access`.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import pkgutil
 import ssl
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -20,20 +22,28 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import BaseRoute, Mount, Route
 
-from tests.deploy.walked import SECRET, Served, cluster
+import twolane.v1
+from tests.deploy.walked import CONSOLE_API, CONSOLE_PAGE, SECRET, Served, cluster
 from tests.pki import FAR, Pki, far_is_far
 from twolane.router.config import HttpConfig, RouterConfig
+from twolane.router.doors.console.routes import Console
 from twolane.router.doors.http.app import make_app
 from twolane.router.router import Router
 from twolane.rpc.secret import shown
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
 from twolane.security.tls import TlsFiles, server_name
-from twolane.v1 import agent_pb2, cluster_pb2, inference_pb2, transfer_pb2, worker_pb2
+from twolane.v1 import cluster_pb2, worker_pb2
 
 CODE = grpc.StatusCode
 IN = "INVALID_ARGUMENT"  # the gate is passed, and the message that is sent is malformed
-OURS = (agent_pb2, inference_pb2, cluster_pb2, worker_pb2, transfer_pb2, health_pb2, reflection_pb2)
+OURS = tuple(
+    importlib.import_module(f"{twolane.v1.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(twolane.v1.__path__)
+    if module.name.endswith("_pb2")
+)
+WITH_GRPC = (health_pb2, reflection_pb2)
+PORT = "operators' port"
 EVERY_ROLE = "router worker agent controller operator viewer client"
 
 # Method: the roles that may call it beyond the loopback; `nobody` is a caller without a certificate
@@ -44,6 +54,32 @@ HEALTH = {
     "grpc.health.v1.Health/Watch": EVERY_ROLE,
 }
 REFLECTION = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "operator"}
+LOOKS = (
+    "GetClusterStatus",
+    "ListRequests",
+    "GetRequest",
+    "GetPages",
+    "ListEvents",
+    "WatchEvents",
+    "WatchDrain",
+    "GetConfig",
+    "Diagnose",
+    "OpenConsole",
+)
+ACTS = (
+    "ReadLog",
+    "CancelRequest",
+    "DrainWorker",
+    "CheckCluster",
+    "KillWorker",
+    "CordonHost",
+    "DrainHost",
+    "ScalePools",
+    *("FlipWorker", "SetScaler", "StartRollout", "StepRollout"),
+    "SetConfig",
+    "ReloadConfig",
+)
+KEDA = ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics", "StreamMetricSpec")
 LISTENERS: Mapping[str, Mapping[str, str]] = {
     "clients": {
         "twolane.v1.InferenceService/Generate": "client",
@@ -61,15 +97,22 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.MembershipService/ReportGone": "agent controller",
         "twolane.v1.MembershipService/Supervise": "controller",
         "twolane.v1.PeerService/GetClusterStatus": "router",
-        "twolane.v1.PeerService/DrainWorker": "router",
+        "twolane.v1.PeerService/DrainWorker": "router controller",
         "twolane.v1.PeerService/Cancel": "router",
         "twolane.v1.PeerService/FindSubmissions": "router",
+        "twolane.v1.PeerService/Look": "router",
+        "twolane.v1.PeerService/PrepareConfig": "router",
+        "twolane.v1.PeerService/ApplyConfig": "router",
     },
     "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
-        "twolane.v1.AdminService/GetClusterStatus": "",
-        "twolane.v1.AdminService/DrainWorker": "",
-        "twolane.v1.AdminService/WatchDrain": "",
+        **{f"twolane.v1.AdminService/{name}": "" for name in (*LOOKS, *ACTS)},
         **dict.fromkeys((*HEALTH, *REFLECTION), ""),
+    },
+    PORT: {
+        **{f"twolane.v1.AdminService/{look}": "operator viewer" for look in LOOKS},
+        **{f"twolane.v1.AdminService/{act}": "operator" for act in ACTS},
+        **HEALTH,
+        **REFLECTION,
     },
     "controller": {  # as the operators' socket
         "twolane.v1.ControllerService/FenceWorker": "",
@@ -82,29 +125,31 @@ LISTENERS: Mapping[str, Mapping[str, str]] = {
         "twolane.v1.AgentService/Stop": "controller",
         "twolane.v1.AgentService/Fence": "controller operator",
         "twolane.v1.AgentService/Watch": "controller",
+        "twolane.v1.AgentService/KeepDesired": "controller",
+        "twolane.v1.AgentService/ReadHostLog": "controller operator",
+        "twolane.v1.AgentService/ReadRevision": "controller",
     },
+    "keda": {f"externalscaler.ExternalScaler/{name}": "operator viewer" for name in KEDA},
     "worker": {
         "twolane.v1.WorkerService/Session": "router",
-        "twolane.v1.WorkerService/Inspect": "operator viewer",
+        "twolane.v1.WorkerService/Inspect": "router operator viewer",
+        "twolane.v1.WorkerService/AnswerAlone": "router",
         "twolane.v1.TransferService/Connect": "worker",
         **HEALTH,
         **REFLECTION,
     },
 }
-# Method: callers on this machine that may call it: without credentials (`nobody`), or with the
-# cluster's secret. Those that show what means nothing at a listener are nobody.
+# Method: callers on this machine that may call it, with the cluster's secret or without anything.
 ANYBODY = frozenset({"nobody", "secret", "wrong secret"})
 PROCESSES = frozenset({"secret"})
 ON_LOOPBACK = {
+    **dict.fromkeys(LISTENERS["worker"], PROCESSES),
     **dict.fromkeys((*HEALTH, *REFLECTION), ANYBODY),
     **dict.fromkeys(LISTENERS["clients"], ANYBODY),
     **dict.fromkeys(LISTENERS["workers"], PROCESSES),
     **dict.fromkeys(LISTENERS["operators"], ANYBODY),
     **dict.fromkeys(LISTENERS["agent"], PROCESSES),
-    **dict.fromkeys(LISTENERS["controller"], ANYBODY),
-    "twolane.v1.WorkerService/Session": PROCESSES,
-    "twolane.v1.WorkerService/Inspect": PROCESSES,
-    "twolane.v1.TransferService/Connect": PROCESSES,
+    **dict.fromkeys((*LISTENERS["controller"], *LISTENERS["keda"]), ANYBODY),
 }
 HTTP = {  # path: roles, `nobody` is a caller without a certificate
     "/health": f"nobody {EVERY_ROLE}",
@@ -113,6 +158,8 @@ HTTP = {  # path: roles, `nobody` is a caller without a certificate
     "/v1/completions": "client",
     "/v1/chat/completions": "client",
     "/nowhere": "client",
+    **dict.fromkeys(CONSOLE_PAGE, f"nobody {EVERY_ROLE}"),
+    **CONSOLE_API,
 }
 METRICS = {"/metrics": "operator viewer"}  # of a worker; a router's:
 PAGES = METRICS | {"/targets": "operator viewer"}
@@ -120,7 +167,7 @@ PAGES = METRICS | {"/targets": "operator viewer"}
 
 def all_methods() -> Iterator[str]:
     """Of every service of ours, and of those that come with gRPC."""
-    for module in OURS:
+    for module in (*OURS, *WITH_GRPC):
         for name in module.DESCRIPTOR.services_by_name:
             service = Default().FindServiceByName(f"{module.DESCRIPTOR.package}.{name}")
             for method in service.methods:
@@ -129,8 +176,7 @@ def all_methods() -> Iterator[str]:
 
 def test_every_method_that_there_is_has_its_place_at_a_listener() -> None:
     listed = {method for methods in LISTENERS.values() for method in methods}
-    assert listed == {*all_methods()}
-    assert ON_LOOPBACK.keys() == listed
+    assert listed == {*all_methods()} == {*ON_LOOPBACK}
 
 
 async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) -> grpc.StatusCode:
@@ -145,7 +191,6 @@ async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) ->
 async def outcomes(
     served: Served, open_channel: Any, *, metadata: Any = (), but: Collection[str] = ()
 ) -> dict[tuple[str, str], grpc.StatusCode]:
-    """Of every method at every listener."""
     found: dict[tuple[str, str], grpc.StatusCode] = {}
     for listener, (endpoint, role) in served.listeners.items():
         if listener in but:
@@ -173,13 +218,13 @@ def plain_channel(endpoint: str, role: Role) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(endpoint)
 
 
+def identity_of(role: str) -> str:
+    return "client/acme/alice" if role == "client" else f"{role}/some-{role}"
+
+
 @pytest.fixture
 def pki(tmp_path: Path) -> Pki:
     return Pki(tmp_path / "pki")
-
-
-def identity_of(role: str) -> str:
-    return "client/acme/alice" if role == "client" else f"{role}/some-{role}"
 
 
 async def test_beyond_the_loopback_every_method_is_for_its_roles_alone(
@@ -203,8 +248,7 @@ async def test_beyond_the_loopback_every_method_is_for_its_roles_alone(
                 served, open_channel, metadata=shown(SECRET), but=("operators", "controller")
             )
             for (listener, method), code in found.items():
-                expected = expected_beyond(listener, method, caller)
-                if code.name != expected:
+                if code.name != (expected := expected_beyond(listener, method, caller)):
                     wrong.append((listener, method, caller, code.name, expected))
         assert served.worker.endpoint.startswith(FAR)
     assert not wrong
@@ -231,9 +275,11 @@ async def test_on_the_loopback_inner_methods_want_the_secret(tmp_path: Path) -> 
             for (listener, method), code in (
                 await outcomes(served, plain_channel, metadata=metadata)
             ).items():
-                is_inner = listener in ("workers", "worker", "agent")
+                is_inner = listener in ("workers", "worker", "agent", PORT)
                 if method in LISTENERS[listener]:
-                    expected = IN if caller in ON_LOOPBACK[method] else "UNAUTHENTICATED"
+                    is_admin = listener == PORT and "AdminService" in method
+                    allowed = PROCESSES if is_admin else ON_LOOPBACK[method]
+                    expected = IN if caller in allowed else "UNAUTHENTICATED"
                 else:
                     is_known = caller == "secret" or not is_inner
                     expected = "UNIMPLEMENTED" if is_known else "UNAUTHENTICATED"
@@ -251,7 +297,7 @@ def paths(routes: list[BaseRoute], prefix: str = "") -> Iterator[str]:
 
 
 async def test_every_path_that_there_is_has_its_place_in_the_table() -> None:
-    app = make_app(Router(RouterConfig(), dialer=Any), HttpConfig())  # type: ignore[arg-type]
+    app = make_app(Router(RouterConfig(), dialer=Any), HttpConfig(), Console(Any).routes)  # type: ignore[arg-type]
     assert {*paths(app.routes), "/nowhere"} == HTTP.keys()
 
 
@@ -313,7 +359,7 @@ async def test_http_paths_and_pages_of_metrics_are_for_their_roles_alone(
                     if caller in no_handshake:
                         expected = {0}
                     elif caller in roles.split():
-                        expected = {200, 404, 405, 503}
+                        expected = {200, 400, 404, 405, 503}
                     elif caller == "without a role" and "nobody" in roles:
                         expected = {200, 503}
                     else:
@@ -331,8 +377,8 @@ async def test_on_the_loopback_http_and_metrics_are_open(tmp_path: Path) -> None
             (served.worker.metrics_endpoint, METRICS),
         ):
             for path in table:
-                path = path.replace("{name:path}", "m")
-                assert await status_of(endpoint, path, None) in (200, 404, 405, 503)
+                status = await status_of(endpoint, path.replace("{name:path}", "m"), None)
+                assert status in ((401,) if path in CONSOLE_API else (200, 404, 405, 503))
 
 
 async def test_a_worker_announces_itself_alone(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
+from tests.docs.bound_rows import Row, Section
 from twolane.config import ClientConfig
 from twolane.decode_worker.config import DecodeConfig
 from twolane.deploy.agent.host_link import LinkConfig
@@ -30,23 +28,9 @@ from twolane.worker.config import SessionConfig, StepLimits, StepWatchConfig
 
 INVALID = "InvalidParameterError"
 OVERLOADED = "OverloadedError"
+_ALL = "connections; those of the loopback have no other bound"
 _GPU_WATCH = step_watch_config(TimingSpec(), on_gpu=True)
 _GPU_SENDER = sender_config(TimingSpec(), on_gpu=True)
-
-
-class Row(NamedTuple):
-    """What a field bounds, the option that sets it (empty: none), and what happens beyond it."""
-
-    what: str
-    option: str
-    beyond: str
-
-
-class Section(NamedTuple):
-    title: str
-    text: str
-    rows: Mapping[type, Mapping[str, Row]]
-
 
 SECTIONS = (
     Section(
@@ -91,10 +75,21 @@ SECTIONS = (
                 "max_prefill_backlog_tokens": Row(
                     "prompt tokens assigned to a prefill worker", "", "waits"
                 ),
+                "beside_rows_s": Row(
+                    "what prompts cost the rows of a worker with both roles, together, beside "
+                    "workers that only prefill",
+                    "--beside-rows-s",
+                    "prefill worker",
+                ),
                 "max_wait_s": Row("expected wait of a new request", "", OVERLOADED),
                 "queue_timeout_s": Row("wait of a queued request", "", OVERLOADED),
                 "unavailable_after_s": Row(
                     "time without a worker that could serve it", "", "UnavailableError"
+                ),
+                "cold_start_s": Row(
+                    "the same where a worker starts for it (`--autoscale`, pools of 0)",
+                    "",
+                    "UnavailableError",
                 ),
                 "lost_workers_wait_s": Row(
                     "the same for a request whose workers were lost", "", "UnavailableError"
@@ -116,10 +111,12 @@ SECTIONS = (
         "descriptor limit allows (`deploy/process/descriptors.py`). Messages are never compressed: "
         "a compressed gRPC call gets UNIMPLEMENTED.\n\n"
         "`tests/faults/test_attacks.py` (`make soak`) attacks a running cluster with each of these "
-        "and measures its memory and what other clients notice. The router grew by 25 MiB under "
-        "200 gRPC clients that read nothing, by 21 under 50 such HTTP clients, by 64 to 74 under "
-        "100 bodies of 4 MB that never end, by 53 under 9,000 idle connections, and by less than "
-        "10 under the others.",
+        "and measures its memory and what other clients notice. The router grew by 28 MiB under "
+        "200 gRPC clients that read nothing, by 4 under 50 such HTTP clients, by 80 under 100 "
+        "bodies of 4 MB that never end, by 54 under 9,000 idle connections, by 51 under floods of "
+        "gRPC frames, by 22 under 50 HTTP clients that were stopped, and by less than 15 under the "
+        "others (`python -m benchmarks.cluster.attacks`). 8,192 idle gRPC connections of one peer "
+        "cost others none of their goodput, the router 46 MiB (`tests/faults/test_idle_peer.py`).",
         {
             HttpConfig: {
                 "requests": Row(
@@ -128,9 +125,7 @@ SECTIONS = (
                     "503 with Retry-After",
                 ),
                 "retry_after_s": Row("Retry-After of that 503", "", ""),
-                "connections": Row(
-                    "HTTP connections", "", "the one that has waited longest is closed"
-                ),
+                "connections": Row(f"HTTP {_ALL}", "", "the one that has waited longest is closed"),
                 "connections_per_peer": Row(
                     "connections of one address (IPv6: a /64) other than the loopback", "", "closed"
                 ),
@@ -142,7 +137,12 @@ SECTIONS = (
                 "keep_alive_s": Row("an idle connection", "", "closed"),
             },
             GrpcDoorConfig: {
-                "connections": Row("gRPC connections", "", "closed"),
+                "connections": Row(f"gRPC {_ALL}", "", "closed"),
+                "connections_per_peer": Row(
+                    "connections of one address (IPv6: a /64) other than the loopback",
+                    "",
+                    "the newest are closed within a second",
+                ),
                 "idle_s": Row("a connection without a call", "", "closed"),
             },
             CallGateConfig: {
@@ -197,11 +197,18 @@ SECTIONS = (
             },
             BatchingConfig: {
                 "window_s": Row(
-                    "wait of a prompt in a burst for others", "--prefill-window-s", "starts"
+                    "wait of a prompt in a burst for others; none: learnt "
+                    "(`--prefill-learns-window`)",
+                    "--prefill-window-s",
+                    "starts",
                 ),
                 "watermark_rows": Row(
-                    "waiting prompts above which there is a burst", "--prefill-watermark-rows", ""
+                    "waiting prompts above which there is a burst, if the wait is not learnt",
+                    "--prefill-watermark-rows",
+                    "",
                 ),
+                "most_window_s": Row("a learnt wait", "", "starts"),
+                "most_rows": Row("waiting prompts for which a wait is learnt", "", "start"),
             },
             DecodeConfig: {
                 "least_growth_tokens": Row("growth reserved for any row, at least", "", ""),
@@ -298,6 +305,12 @@ SECTIONS = (
                 "silence_s": Row("of a host's agent", "", "its seats are lost"),
                 "reconnect_s": Row("between calls of an agent that does not answer", "", ""),
                 "connect_s": Row("for the first word of an agent", "", "the start fails"),
+                "remember_s": Row(
+                    "at a takeover, for silent hosts that may know what was desired",
+                    "",
+                    "it goes on with what answers",
+                ),
+                "fence_command_s": Row("for a host's fence command", "", "killed, no proof"),
             },
             RestartConfig: {
                 "first_delay_s": Row(
@@ -305,6 +318,7 @@ SECTIONS = (
                 ),
                 "most_delay_s": Row("longest such delay", "", ""),
                 "calm_s": Row("without a death, after which the count starts again", "", ""),
+                "well_s": Row("a router that has served for so long starts again at once", "", ""),
             },
         },
     ),

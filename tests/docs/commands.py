@@ -9,6 +9,7 @@ import click
 from tests.docs.tables import table
 from twolane.cli.app import app
 from twolane.cli.examples import EXAMPLES, leaves
+from twolane.deploy.cli.plan_command import plan
 from twolane.deploy.cli.up_command import up
 
 HEAD = """# Commands
@@ -28,7 +29,8 @@ Made from the code by `make docs`; `twolane COMMAND --help` says the same. What 
 
 
 def page() -> str:
-    commands = {words: up if words == "up" else each for words, each in leaves(app).items()}
+    others = {"up": up, "plan": plan}  # a command of ours becomes these programs
+    commands = {words: others.get(words, each) for words, each in leaves(app).items()}
     return HEAD + "".join(_section(words, each) for words, each in sorted(commands.items()))
 
 

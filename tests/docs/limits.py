@@ -12,7 +12,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tests.docs.bounds import INVALID, SECTIONS, Row
+from tests.docs.bound_rows import Row
+from tests.docs.bounds import INVALID, SECTIONS
 from tests.docs.tables import table
 from twolane import params
 from twolane.calls import resuming
@@ -27,7 +28,7 @@ from twolane.params import SamplingParams
 from twolane.router import limits
 from twolane.router.doors import multiplex
 from twolane.router.doors.http import connection
-from twolane.rpc import link, metrics_http, options, secret
+from twolane.rpc import channel_options, link, metrics_http, secret
 
 ROOT = Path(__file__).resolve().parents[2]
 # Constants: module, name, what they bound, what happens beyond.
@@ -37,7 +38,19 @@ OTHERS = (
     (engine_config, "MAX_RANKS", "ranks of a worker (`--tensor-parallel`)", "the start fails"),
     (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),
     (plans, "STEP_ROWS", "rows of a GPU's step (`--decode-rows`)", "the start fails"),
-    (options, "MAX_MESSAGE_BYTES", "a gRPC message inside a cluster, and an answer", "call fails"),
+    (
+        channel_options,
+        "MAX_MESSAGE_BYTES",
+        "a gRPC message inside a cluster, and an answer",
+        "call fails",
+    ),
+    (
+        channel_options,
+        "SILENCE_S",
+        "silence of a gRPC connection, stopped clients' too",
+        "it is asked for a sign of life",
+    ),
+    (channel_options, "SIGN_OF_LIFE_S", "its answer", "closed, its requests are cancelled"),
     (handshake, "HELLO_S", "a transfer link until its hello", "closed"),
     (listener, "HELLO_WITHIN_S", "a page connection until its hello and its key", "closed"),
     (

@@ -16,15 +16,16 @@ import torch
 from safetensors.torch import save_file
 
 from tests.docs.tables import table
-from twolane.deploy.spec.options import declared
+from twolane.deploy.spec.declared_options import declared
 from twolane.deploy.spec.settings import BUNDLED
 from twolane.engine import config
 from twolane.engine.cuda.startup.load import FP8_WIDTH, HEAD_DIM_STEP, MOST_HEAD_DIM
 from twolane.engine.errors import EngineError
 from twolane.engine.model_files.architecture import FAMILIES, Architecture, read_architecture
-from twolane.engine.model_files.checkpoint import Checkpoint, shard_files
+from twolane.engine.model_files.checkpoint import Checkpoint
 from twolane.engine.model_files.quantisation import stores_fp8
 from twolane.engine.model_files.rope import read_rope
+from twolane.engine.model_files.weight_files import shard_files
 from twolane.router.text.codec import TextCodec
 from twolane.router.text.model_defaults import read_defaults
 from twolane.router.text.model_files import ModelFilesError, chat_template
@@ -294,4 +295,12 @@ def _text_rows(folder: Path) -> Iterable[Sequence[str]]:
     yield (
         "`generation_config.json`",
         f"defaults of a request: {', '.join(names)}; also the tokens that end an answer",
+    )
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+    model = _model_dir(folder, architectures=[next(iter(FAMILIES))], eos_token_id=5)
+    assert read_architecture(model).eos_token_ids == (5,)
+    yield (
+        "`eos_token` of `tokenizer_config.json`",
+        "ends no answer: only `eos_token_id` of generation_config.json, or else of config.json, "
+        "does",
     )

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.engine.testing import write_random_model
 from twolane.params import SamplingParams
-
-transformers.utils.logging.disable_progress_bar()
-transformers.utils.logging.set_verbosity_error()
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +24,10 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """family -> a directory with a two-layer random model of it."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     root = tmp_path_factory.mktemp("models")
 
     def written(family: str) -> Path:

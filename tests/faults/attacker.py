@@ -8,18 +8,45 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from twolane.errors import TwolaneError
 from twolane.testing import LocalCluster
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 MIB = 1 << 20
 GOOD_S = 1.0  # what others ask for in an attack takes tens of milliseconds without one
+
+
+@dataclass
+class Target:
+    """A cluster under attack. `opened` is closed after each."""
+
+    cluster: LocalCluster
+    log: Path
+    opened: list[Connection]
+
+    async def http(self, n_connections: int, data: bytes = b"") -> list[Connection]:
+        return await self._open(self.cluster.http_endpoint, n_connections, data)
+
+    async def grpc(self, n_connections: int, data: bytes = b"") -> list[Connection]:
+        return await self._open(self.cluster.endpoint, n_connections, data)
+
+    async def _open(self, endpoint: str, n_connections: int, data: bytes) -> list[Connection]:
+        host, _, port = endpoint.rpartition(":")
+        opened = []
+        for _ in range(n_connections):
+            with suppress(OSError):
+                opened.append(await asyncio.open_connection(host, int(port)))
+                opened[-1][1].write(data)
+        self.opened += opened
+        return opened
 
 
 @dataclass
@@ -41,6 +68,19 @@ class Harm:
         took_s = self.grpc_s + self.http_s
         n_good = sum(each <= GOOD_S for each in took_s)
         return n_good / max(1, len(took_s) + len(self.failed))
+
+    def figures(self) -> dict[str, Any]:
+        """For a result."""
+        return {
+            "router_before_mib": round(self.before_mib, 1),
+            "router_peak_mib": round(self.peak_mib, 1),
+            "router_after_mib": round(self.after_mib, 1),
+            "router_cpu_s": round(self.cpu_s, 1),
+            "log_bytes": self.log_bytes,
+            "others_answered": len(self.grpc_s) + len(self.http_s),
+            "others_failed": len(self.failed),
+            "others_goodput_share": round(self.goodput_share, 3),
+        }
 
     def __str__(self) -> str:
         return (

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from benchmarks.cluster.attacks import SAVED_AT
 from tests import h2
-from tests.faults.attacker import harm, router_of
+from tests.faults import grpc_attacks
+from tests.faults.attacker import Harm, Target, harm, router_of
 from twolane.testing import LocalCluster, start_local
 from twolane.v1 import inference_pb2
 
@@ -26,32 +28,6 @@ pytestmark = pytest.mark.soak
 GENERATE = "/twolane.v1.InferenceService/Generate"
 POST = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@dataclass
-class Target:
-    """A cluster under attack. `opened` is closed after each."""
-
-    cluster: LocalCluster
-    log: Path
-    opened: list[Connection]
-
-    async def http(self, n_connections: int, data: bytes = b"") -> list[Connection]:
-        return await self._open(self.cluster.http_endpoint, n_connections, data)
-
-    async def grpc(self, n_connections: int, data: bytes = b"") -> list[Connection]:
-        return await self._open(self.cluster.endpoint, n_connections, data)
-
-    async def _open(self, endpoint: str, n_connections: int, data: bytes) -> list[Connection]:
-        host, _, port = endpoint.rpartition(":")
-        opened = []
-        for _ in range(n_connections):
-            with suppress(OSError):
-                opened.append(await asyncio.open_connection(host, int(port)))
-                opened[-1][1].write(data)
-        self.opened += opened
-        return opened
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +220,27 @@ ATTACKS: list[tuple[Callable[[Target], Awaitable[None]], float]] = [
     (opened_and_cancelled, 100),
     (unread_over_grpc, 100),
     (unread_over_http, 120),
+    (grpc_attacks.silent, 60),
+    (grpc_attacks.stopped_over_grpc, 60),
+    (grpc_attacks.stopped_over_http, 60),
+    (grpc_attacks.killed_over_grpc, 60),
+    (grpc_attacks.killed_over_http, 60),
+    (grpc_attacks.noise, 40),
+    (grpc_attacks.bad_metadata, 40),
+    (grpc_attacks.floods_of_frames, 80),
 ]
+
+
+def keep(name: str, seen: Harm) -> None:
+    with Path(os.environ[SAVED_AT]).open("a") as file:
+        file.write(json.dumps({"attack": name, **seen.figures()}) + "\n")
 
 
 # Those that cost their attacker little: others keep nine tenths of their goodput. The rest take the
 # cores of this machine from the cluster.
-HARMLESS = (idle, many_idle, slow_heads, unfinished_bodies, opened_and_cancelled)
+HARMLESS = (
+    idle, many_idle, slow_heads, unfinished_bodies, opened_and_cancelled, *grpc_attacks.HARMLESS
+)  # fmt: skip
 
 
 @pytest.mark.timeout(180)
@@ -273,6 +264,8 @@ async def test_one_client_harms_nobody_else(
             await asyncio.sleep(0.05)
     with capsys.disabled():
         print(f"\n{attack.__name__}: {seen}")
+    if SAVED_AT in os.environ:
+        keep(attack.__name__, seen)
     assert seen.peak_mib - seen.before_mib < most_mib
     assert seen.log_bytes < 100_000
     if attack in HARMLESS:

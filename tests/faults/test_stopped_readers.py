@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
 
 from tests import h2
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.soak
 GENERATE = "/twolane.v1.InferenceService/Generate"
 N_READERS = 200
 N_OTHERS = 8
+MOST_MB = 200.0  # a MB a reader
 PROMPT = "Once upon a time"
 ASKED: dict[str, Any] = {"max_tokens": 120, "ignore_eos": True, "top_logprobs": 20}
 Readers = Callable[[LocalCluster], Awaitable[None]]
@@ -36,6 +38,7 @@ class Phase:
 
     took_s: float
     others_per_s: float
+    most_mb: float  # that the router was bigger than before
 
 
 @pytest.fixture(scope="module")
@@ -141,17 +144,36 @@ async def others(cluster: LocalCluster) -> AsyncIterator[list[float]]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@asynccontextmanager
+async def watched_mb(cluster: LocalCluster) -> AsyncIterator[list[float]]:
+    """The router's resident memory, ten times a second."""
+    router = psutil.Process(cluster.pid("router-0"))
+    sizes_mb = [router.memory_info().rss / 1e6]
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            sizes_mb.append(router.memory_info().rss / 1e6)
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield sizes_mb
+    finally:
+        watcher.cancel()
+
+
 async def phase(cluster: LocalCluster, readers: Readers) -> Phase:
     async with others(cluster) as ended:
         await asyncio.sleep(1.0)
         n_before, began = len(ended), time.monotonic()
-        await readers(cluster)
+        async with watched_mb(cluster) as sizes_mb:
+            await readers(cluster)
         took_s = time.monotonic() - began
         n = len(ended) - n_before
     async with asyncio.timeout(60.0):
         while (await asyncio.to_thread(cluster.status)).requests_by_state:
             await asyncio.sleep(0.05)
-    return Phase(took_s, n / took_s)
+    return Phase(took_s, n / took_s, max(sizes_mb) - sizes_mb[0])
 
 
 @pytest.mark.timeout(600)
@@ -167,9 +189,13 @@ async def test_readers_that_stop_cost_others_no_more_than_readers_that_read(
         found["stop"].append(await phase(cluster, stops))
     with capsys.disabled():
         for name, phases in found.items():
-            each = ", ".join(f"{p.others_per_s:.1f}/s for {p.took_s:.1f} s" for p in phases)
+            each = ", ".join(
+                f"{p.others_per_s:.1f}/s for {p.took_s:.1f} s (router +{p.most_mb:.0f} MB)"
+                for p in phases
+            )
             print(f"\n{N_READERS} that {name}: others got {each}")
     best = {name: max(p.others_per_s for p in phases) for name, phases in found.items()}
     assert best["stop"] >= 0.9 * best["read"]
+    assert max(p.most_mb for p in found["stop"]) <= MOST_MB
     longest_s = {name: min(p.took_s for p in phases) for name, phases in found.items()}
     assert longest_s["stop"] <= 1.2 * longest_s["read"], "rows are free as soon"

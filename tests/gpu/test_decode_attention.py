@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
 from twolane.engine.kernels.testing import PagedRows, relative_error
 from twolane.engine.model_files.fp8 import FP8
 
@@ -59,7 +59,7 @@ def test_a_window_hides_what_lies_before_it(window: int) -> None:
 @pytest.mark.parametrize("warps", [2, 4, 8])
 def test_every_way_to_build_it_matches_float64(tensor_copy: bool, warps: int) -> None:
     case = rows(around_edges(), heads=8, kv_heads=2, head_dim=128)
-    config = DecodeConfig(tensor_copy=tensor_copy, warps=warps)
+    config = DecodeAttentionConfig(tensor_copy=tensor_copy, warps=warps)
     error = relative_error(case.decode(config=config, max_items=40), case.expected())
     assert error < BOUNDS[torch.bfloat16]
 
@@ -70,7 +70,7 @@ def test_an_fp8_pool_is_read_with_its_scales(
     heads: int, kv_heads: int, head_dim: int, products: Fp8Products
 ) -> None:
     case = rows(around_edges(), heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_dtype=FP8)
-    got = case.decode(config=DecodeConfig(products=products), max_items=60)
+    got = case.decode(config=DecodeAttentionConfig(products=products), max_items=60)
     assert relative_error(got, case.expected()) < BOUNDS[torch.bfloat16]
 
 
@@ -82,7 +82,7 @@ def test_an_fp8_pool_may_have_any_scales(
     case = rows(
         around_edges(), heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8, value_scales=powers
     )
-    got = case.decode(config=DecodeConfig(products=products), max_items=60)
+    got = case.decode(config=DecodeAttentionConfig(products=products), max_items=60)
     assert relative_error(got, case.expected()) < BOUNDS[torch.bfloat16]
 
 
@@ -90,7 +90,7 @@ def test_an_fp8_pool_may_have_any_scales(
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_window_over_an_fp8_pool_hides_what_lies_before_it(window: int, stages: int) -> None:
     case = rows(around_edges(), heads=8, kv_heads=2, head_dim=128, kv_dtype=FP8)
-    got = case.decode(window=window, config=DecodeConfig(stages=stages), max_items=40)
+    got = case.decode(window=window, config=DecodeAttentionConfig(stages=stages), max_items=40)
     assert relative_error(got, case.expected(window=window)) < BOUNDS[torch.bfloat16]
 
 

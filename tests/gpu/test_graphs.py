@@ -1,4 +1,4 @@
-"""Captures of decode steps, while other threads go on."""
+"""Captures of passes, while other threads go on."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.cuda.graphs import DecodeGraphs
+from twolane.engine.cuda.graphs import PassGraphs
 from twolane.engine.cuda.inputs import DeviceInputs, HostInputs, InputShape
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +31,7 @@ def test_another_thread_may_drop_pinned_memory_amid_a_capture() -> None:
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(max_workers=1) as other, torch.cuda.stream(stream):
         held[0].copy_(torch.ones(1 << 16, dtype=torch.uint8, device=device), non_blocking=True)
-        graphs = DecodeGraphs(forward, device, has_graphs=True)
+        graphs = PassGraphs(forward, device, has_graphs=True)
         for n in (0, 7):
             host = HostInputs(InputShape(4, 4, 4, 1), pinned=True)
             host.block.zero_()

@@ -15,6 +15,7 @@ pytest.importorskip("xxhash")
 pytest.importorskip("nixl_cu13", reason="nixl-cu13 is not installed")
 
 from tests.kvtransfer.receiving import receiving
+from tests.kvtransfer.sender_process import PATIENT
 
 pytestmark = pytest.mark.gpu
 
@@ -27,7 +28,7 @@ def _by_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("here", "there"), [("cuda", "cuda"), ("host", "cuda"), ("cuda", "host")])
 def test_rows_of_scattered_pages_arrive_over_nixl(here: str, there: str) -> None:
     async def run() -> None:
-        async with receiving(1_500, 500, here, ("nixl",)) as (side, tasks):
+        async with receiving(1_500, 500, here, ("nixl",), lease=PATIENT) as (side, tasks):
             await side.start_sender(tasks, "nixl", 4, there)
             await side.wait_until("all landed", lambda: len(side.landed) == 4)
             assert side.used == {"p": "nixl"}

@@ -24,6 +24,7 @@ import torch
 from benchmarks.transfer.far_pool import killable_pool
 from tests.kvtransfer.pools import PoolForTest, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, receiving
+from tests.kvtransfer.sender_process import PATIENT
 from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import CopyStream, DeviceError
 from twolane.kvtransfer.digests import mix64
@@ -127,7 +128,7 @@ def test_rows_of_scattered_pages_arrive_from_another_process(transport: str) -> 
 
 
 async def move_rows(transport: str) -> None:
-    async with receiving(n_pages=1500, row_pages=500, kind="cuda") as (side, tasks):
+    async with receiving(n_pages=1500, row_pages=500, kind="cuda", lease=PATIENT) as (side, tasks):
         sending = await side.start_sender(tasks, transport, 6, device=SENDER_CARD)
         await wait_long(side, lambda: len(side.landed) == 6)
         assert await asyncio.wait_for(sending.process.wait(), 30) == 0
@@ -141,7 +142,7 @@ def test_a_cpu_and_a_card_verify_each_others_sums(here: str, there: str) -> None
 
 
 async def move_between(here: str, there: str) -> None:
-    async with receiving(n_pages=300, row_pages=100, kind=here) as (side, tasks):
+    async with receiving(n_pages=300, row_pages=100, kind=here, lease=PATIENT) as (side, tasks):
         await side.start_sender(tasks, "unix", 3, there, device=SENDER_CARD)
         await wait_long(side, lambda: len(side.landed) == 3)
 

@@ -41,8 +41,11 @@ while True:
     except ChildProcessError:
         signal.pause()
 """
+# The checkout stays where it is, also where that is below /tmp.
 _MOUNTS = """
-mount -t tmpfs tmp /tmp && mount -t tmpfs shm /dev/shm && mkdir /tmp/home &&
+mount -t tmpfs kept /mnt && mkdir /mnt/checkout && mount --bind {checkout} /mnt/checkout &&
+mount -t tmpfs tmp /tmp && mount -t tmpfs shm /dev/shm && mkdir -p {checkout} /tmp/home &&
+mount --move /mnt/checkout {checkout} && umount /mnt &&
 echo {boot_id} > /tmp/boot_id && mount --bind /tmp/boot_id /proc/sys/kernel/random/boot_id &&
 hostname {name} && exec "$@"
 """
@@ -64,7 +67,8 @@ class Host:
     def __init__(self, name: str, number: int, python: str) -> None:
         self.name = name
         self.ip = f"{NET}.{10 + number}"
-        mounts = _MOUNTS.format(name=name, boot_id=uuid.uuid4())
+        checkout = shlex.quote(str(Path.cwd()))
+        mounts = _MOUNTS.format(name=name, boot_id=uuid.uuid4(), checkout=checkout)
         self._started: list[subprocess.Popen[bytes]] = []
         self._unshare = subprocess.Popen(
             ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--mount-proc",
@@ -94,7 +98,7 @@ class Host:
         """Its file system, as seen from here."""
         return Path(f"/proc/{self.init}/root")
 
-    def run(self, command: str, *, timeout_s: float = 60) -> str:
+    def run(self, command: str, *, timeout_s: float = 180) -> str:
         """What a shell command prints there. Raises CalledProcessError, TimeoutExpired."""
         done = subprocess.run(
             self._inside(command), capture_output=True, text=True, timeout=timeout_s, check=False
@@ -120,7 +124,10 @@ class Host:
 
     def pids(self) -> list[int]:
         """Of all its processes but process 1, as seen from here."""
-        space = os.stat(f"/proc/{self.init}/ns/pid").st_ino
+        try:
+            space = os.stat(f"/proc/{self.init}/ns/pid").st_ino
+        except OSError:  # it was killed
+            return []
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:

@@ -38,13 +38,11 @@ def log(tmp_path: Path) -> Path:
 def echo(host: Host, log: Path) -> subprocess.Popen[bytes]:
     (host.root / "tmp/echo.py").write_text(ECHO)
     process = host.bg(f"{sys.executable} /tmp/echo.py", log)
-    end_s = time.monotonic() + 30
-    while not answers(host):
-        assert time.monotonic() < end_s
+    wait_until(lambda: answers(host))
     return process
 
 
-def answers(host: Host, *, within_s: float = 1.0) -> bool:
+def answers(host: Host, *, within_s: float = 20.0) -> bool:
     """As seen from here."""
     try:
         with socket.create_connection((host.ip, 7300), timeout=within_s) as connection:
@@ -54,7 +52,7 @@ def answers(host: Host, *, within_s: float = 1.0) -> bool:
         return False
 
 
-def reaches(sender: Host, receiver: Host, *, within_s: float = 1.2) -> bool:
+def reaches(sender: Host, receiver: Host, *, within_s: float = 20.0) -> bool:
     """Whether a connection comes about."""
     to, n = f"('{receiver.ip}', 7300)", within_s
     connect = f"import socket; socket.create_connection({to}, timeout={n}).close()"
@@ -87,16 +85,16 @@ def test_a_cut_link_is_cut_for_those_two_alone_and_heals(network: Network, log: 
     a, b, c = (network.host(name) for name in "abc")
     for host in (a, b):
         echo(host, log)
-    assert reaches(a, b, within_s=20)
-    assert reaches(b, a, within_s=20)
+    assert reaches(a, b)
+    assert reaches(b, a)
     network.cut(a, b)
-    assert not reaches(a, b)
-    assert not reaches(b, a)
-    assert reaches(c, b, within_s=20)
+    assert not reaches(a, b, within_s=1.2)
+    assert not reaches(b, a, within_s=1.2)
+    assert reaches(c, b)
     assert answers(a)
     assert answers(b)
     network.heal()
-    assert reaches(a, b, within_s=20)
+    assert reaches(a, b)
 
 
 def test_a_link_that_is_cut_one_way_still_carries_what_goes_the_other(
@@ -108,7 +106,7 @@ def test_a_link_that_is_cut_one_way_still_carries_what_goes_the_other(
     network.cut_one_way(b, a)
     echo(b, log)
     before = b.run(counter)
-    assert not reaches(a, b), "what b answers is lost"
+    assert not reaches(a, b, within_s=1.2), "what b answers is lost"
     assert b.run(counter) != before, "what a says arrives"
 
 
@@ -120,9 +118,14 @@ def test_loss_loses_some_packets(network: Network) -> None:
         f'{sys.executable} -S -c "import socket; s = socket.socket(type=socket.SOCK_DGRAM); '
         f"[s.sendto(b'x', ('{b.ip}', 7300)) for _ in range(1000)]\""
     )
-    arrived = re.search(r"counter packets (\d+)", b.run("nft list chain inet faults input"))
-    assert arrived is not None
-    assert 600 < int(arrived[1]) < 800
+
+    def n_arrived() -> int:
+        found = re.search(r"counter packets (\d+)", b.run("nft list chain inet faults input"))
+        assert found is not None
+        return int(found[1])
+
+    wait_until(lambda: n_arrived() > 600)  # the last may still be on their way
+    assert n_arrived() < 800
 
 
 def test_a_connection_is_mute_when_packets_get_lost_and_not_when_nobody_reads(
@@ -143,7 +146,7 @@ def test_a_connection_is_mute_when_packets_get_lost_and_not_when_nobody_reads(
         assert not is_mute(connection)
         host.run("nft insert rule inet faults input tcp dport 7300 drop")
         connection.sendall(b"x\n")
-        wait_until(lambda: is_mute(connection), 60)
+        wait_until(lambda: is_mute(connection))
 
 
 def test_a_frozen_host_says_nothing_until_it_thaws(network: Network, log: Path) -> None:
@@ -152,7 +155,7 @@ def test_a_frozen_host_says_nothing_until_it_thaws(network: Network, log: Path) 
     host.freeze()
     assert not answers(host, within_s=0.3)
     host.thaw()
-    assert answers(host, within_s=10)
+    assert answers(host)
 
 
 def test_a_host_that_is_killed_leaves_no_process(network: Network, log: Path) -> None:

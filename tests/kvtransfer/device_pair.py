@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,18 @@ def take_small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "_SLICE_BYTES", 2 * SIZE)
 
 
+def wait_until(is_so: Callable[[], bool], within_s: float = 30.0) -> None:
+    until = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < until, "it never came to that"
+        time.sleep(0.001)
+
+
+def is_given(memory: DoubleMemory) -> bool:
+    """Whether a device that stands still has been given work."""
+    return any(lane._work for lane in memory.lanes)
+
+
 class Ear:
     """Waits for news of one end."""
 
@@ -48,7 +61,7 @@ class Ear:
         self._woken = threading.Event()
         end.set_wake(self._woken.set)
 
-    def wait_for(self, n: int, within_s: float = 5.0) -> list[Any]:
+    def wait_for(self, n: int, within_s: float = 30.0) -> list[Any]:
         while len(self.news) < n:
             assert self._woken.wait(within_s), f"only {self.news}"
             self._woken.clear()

@@ -339,7 +339,7 @@ class Injection:
         self.tally.late_bytes += self.half
 
     def _n_dropped(self) -> int:
-        return int(self._landing.dropped[reasons.GENERATION])  # type: ignore[attr-defined]
+        return int(self._landing.dropped[reasons.GENERATION])
 
     def _random(self) -> Any:
         return self._rng.integers(0, 256, (self.n, self._memory.page_bytes), np.uint8)

@@ -154,14 +154,20 @@ def _watch_proofs(side: Receiving, sendings: list[Sending], tally: Tally) -> Non
 
 
 async def _kill(side: Receiving, sending: Sending, rng: random.Random, tally: Tally) -> None:
-    """Once a row of its has arrived, and a later one has just been given pages: then it copies."""
+    """Once a row of its has arrived, and a later one has just been given pages: then it copies. If
+    it has ended meanwhile, because we were late, in a later one."""
     while (await asyncio.wait_for(sending.lines.get(), WITHIN_S))[0] != "committed":
         pass
     await asyncio.sleep(rng.uniform(0, 0.2))
-    await _until(lambda: not _is_sending(side, sending.epoch), side)
-    await _until(lambda: _is_sending(side, sending.epoch), side)
-    await asyncio.sleep(rng.uniform(0, 0.004))
-    tally.mid_copy += _is_sending(side, sending.epoch)
+    end_s = time.monotonic() + WITHIN_S
+    while True:
+        await _until(lambda: not _is_sending(side, sending.epoch), side)
+        await _until(lambda: _is_sending(side, sending.epoch), side)
+        await asyncio.sleep(rng.uniform(0, 0.004))
+        if _is_sending(side, sending.epoch):
+            break
+        assert time.monotonic() < end_s, "always late"
+    tally.mid_copy += 1
     sending.signal(signal.SIGKILL)
     tally.kills += 1
 
@@ -237,10 +243,10 @@ def _send_until_killed(
         n_rows += len(done)
         if n_rows >= 3 and not kill_s:
             kill_s = time.monotonic() + rng.uniform(0, 0.05)
-        if kill_s and time.monotonic() >= kill_s:
+        was_copying = any(out.in_flight for out in sender._outs.values())
+        if kill_s and time.monotonic() >= kill_s + (0.0 if was_copying else WITHIN_S):
             break
         time.sleep(0.0002)
-    was_copying = any(out.in_flight for out in sender._outs.values())
     kill()
     for key in keys:
         sender.abandon(key, "the receiver died", time.monotonic())

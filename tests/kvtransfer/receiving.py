@@ -25,7 +25,7 @@ from tests.kvtransfer.sender_process import (
 )
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
-from twolane.kvtransfer.config import ReceiverConfig
+from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig
 from twolane.kvtransfer.events import Landed, ReceiverEvent
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.link.handshake import ReceiverIdentity
@@ -111,7 +111,9 @@ class Receiving:
         kind: str = "host",
         transports: tuple[str, ...] = TRANSPORTS,
         page_lane: PageLane = PageLane.PLAIN,
+        lease: LeaseConfig = LEASE,
     ) -> None:
+        self.lease = lease
         self.epoch = secrets.randbits(63)
         self.row_pages = row_pages
         self.held = open_pool(kind, n_pages, PAGE_BYTES)
@@ -124,7 +126,7 @@ class Receiving:
             page_tokens=PAGE_TOKENS,
             page_bytes=PAGE_BYTES,
             may_grant=lambda key, n: True,
-            config=ReceiverConfig(lease=LEASE, reattach_s=0.3, landing_timeout_s=0.4),
+            config=ReceiverConfig(lease=lease, reattach_s=0.3, landing_timeout_s=0.4),
         )
         self.landings = open_landings(
             self.epoch,
@@ -138,10 +140,10 @@ class Receiving:
             fingerprint="fingerprint",
             layout=LAYOUT,
             host=host_identity(),
-            lease_ms=int(LEASE.lease_s * 1000),
+            lease_ms=int(lease.lease_s * 1000),
             memory=kind,
         )
-        self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, LEASE)
+        self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, lease)
         self.landed: list[str] = []
         self.used: dict[str, str] = {}  # transports of those that landed
         self.others: list[ReceiverEvent] = []
@@ -167,13 +169,12 @@ class Receiving:
             self.landed.append(event.key.submission_id)
 
     async def wait_until(self, what: str, condition: Any) -> None:
-        """Within 100 s: on a busy machine another process takes seconds to start, and NIXL was seen
-        to take a minute for its first bytes, without any CPU."""
+        """Within 60 s: on a busy machine another process takes seconds to start."""
         clock = asyncio.get_running_loop().time
-        give_up_at = clock() + 100
+        give_up_at = clock() + 60
         while not condition():
             if clock() > give_up_at:
-                found = f"{self.pages.counts()}, {self.receiver.keys()}"
+                found = f"{self.pages.counts()}, {self.receiver.keys()}, {self.others}"
                 raise AssertionError(f"never: {what}; {found}")
             await asyncio.sleep(0.01)
 
@@ -200,6 +201,7 @@ class Receiving:
             str(self.row_pages),
             kind or self.kind,
             far,
+            str(self.lease.lease_s),
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,
             env=env,
@@ -224,9 +226,10 @@ async def receiving(
     kind: str = "host",
     transports: tuple[str, ...] = TRANSPORTS,
     page_lane: PageLane = PageLane.PLAIN,
+    lease: LeaseConfig = LEASE,
 ) -> AsyncIterator[tuple[Receiving, Any]]:
     """A running receiving side and the task group for its senders; all closed at the end."""
-    side = Receiving(n_pages, row_pages, kind, transports, page_lane)
+    side = Receiving(n_pages, row_pages, kind, transports, page_lane, lease)
     server = grpc.aio.server()
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
     side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -1,6 +1,7 @@
 """A prefill worker's sending side as a process of its own, to be killed and stopped by tests.
 
-    python -m tests.kvtransfer.sender_process ENDPOINT RECEIVER_EPOCH TRANSPORT N_ROWS N_PAGES KIND
+    python -m tests.kvtransfer.sender_process ENDPOINT RECEIVER_EPOCH TRANSPORT N_ROWS N_PAGES \
+        KIND FAR LEASE_S
 
 KIND is where its pages are: `host`, `double` or `cuda`.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -33,6 +35,7 @@ from twolane.v1 import transfer_pb2_grpc
 LAYOUT = '{"dtype":"uint8","page_tokens":16,"layers":1,"kv_heads":2,"head_dim":64}'
 PAGE_TOKENS, PAGE_BYTES = 16, 4096
 LEASE = LeaseConfig(lease_s=0.8, heartbeat_s=0.15, retry_first_s=0.03, retry_most_s=0.15)
+PATIENT = replace(LEASE, lease_s=60.0)  # where nobody dies: a busy machine stops a process longer
 
 
 def row_content(name: str, n_pages: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
@@ -50,6 +53,7 @@ async def main(
     kind: str,
     copies: str = "",
     far: str = "",
+    lease: LeaseConfig = LEASE,
 ) -> None:
     """`copies`: see `force_copies`. `far`: it says that it is on another host, and encrypts."""
     epoch = secrets.randbits(63)
@@ -61,7 +65,7 @@ async def main(
     assert scrambled is not None
     np.random.default_rng(1).shuffle(scrambled)
     pages.release(scrambled)  # so that rows are scattered
-    config = SenderConfig(lease=LEASE, post_bytes=256 * 1024 if not copies else 4 * MIB)
+    config = SenderConfig(lease=lease, post_bytes=256 * 1024 if not copies else 4 * MIB)
     sender = Sender(epoch, pages, page_tokens=PAGE_TOKENS, page_bytes=PAGE_BYTES, config=config)
     released = asyncio.Event()
 
@@ -85,7 +89,7 @@ async def main(
         page_lane=opener.page_lane,
     )  # fmt: skip
     hello.host = far or hello.host
-    driver = SenderDriver(sender, hello, dial, opener, on_events, LEASE)
+    driver = SenderDriver(sender, hello, dial, opener, on_events, lease)
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(driver.run())
@@ -117,5 +121,6 @@ async def main(
 
 
 if __name__ == "__main__":
-    where, receiver, by, count, size, what, host = sys.argv[1:]
-    asyncio.run(main(where, int(receiver), by, int(count), int(size), what, far=host))
+    where, receiver, by, count, size, what, host, held_s = sys.argv[1:]
+    held = replace(LEASE, lease_s=float(held_s))
+    asyncio.run(main(where, int(receiver), by, int(count), int(size), what, far=host, lease=held))

@@ -4,14 +4,21 @@ go on."""
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.kvtransfer.device_pair import D_EPOCH, N_PAGES, P_EPOCH, SIZE, DevicePair, device_pair
+from tests.kvtransfer.device_pair import (
+    D_EPOCH,
+    N_PAGES,
+    P_EPOCH,
+    SIZE,
+    DevicePair,
+    device_pair,
+    wait_until,
+)
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.device import Bytes, DeviceError, Fence
 from twolane.kvtransfer.layouts.sources import Source
@@ -48,13 +55,6 @@ def source_of(pair: DevicePair) -> DeviceSource:
     source = pair.outlet._source  # type: ignore[attr-defined]
     assert isinstance(source, DeviceSource)
     return source
-
-
-def wait_until(is_so: Callable[[], bool], within_s: float = 5.0) -> None:
-    until = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < until, "it never came to that"
-        time.sleep(0.001)
 
 
 class LastSight:

@@ -17,7 +17,9 @@ from tests.kvtransfer.device_pair import (
     SIZE,
     DevicePair,
     device_pair,
+    is_given,
     take_small_slots,
+    wait_until,
 )
 from tests.kvtransfer.test_streams import connect, is_hung_up
 from twolane.kvtransfer import reasons
@@ -121,7 +123,7 @@ def test_a_cancelled_post_is_complete_only_when_its_copies_are_over(pair: Device
     pair.grant(1, *range(60))
     pair.post(1, 1, list(range(60)), list(range(60)))
     pair.post(2, 2, [1], [62])
-    time.sleep(0.05)
+    wait_until(lambda: is_given(pair.p))
     pair.outlet.cancel(1)
     assert pair.out.hears_nothing(), "a copy that stands still may still read the page"
     pair.p.resume()
@@ -136,11 +138,12 @@ def test_a_post_is_called_back_though_each_slice_of_it_ends_before_the_lane_is_l
     monkeypatch.setattr(ipc_outlet, "_SPIN_S", 5.0)
     monkeypatch.setattr(ipc_outlet, "SLICES_AHEAD", 2)
     with device_pair("cuda_ipc") as pair:
-        pair.p.faults.copy_s = 0.005
+        pair.p.faults.copy_s = 0.2
         pair.grant(1, *range(60))
         pair.post(1, 1, list(range(60)), list(range(60)))
-        time.sleep(0.03)
+        wait_until(lambda: bool(pair.d.pages[0].any()))
         pair.outlet.cancel(1)
+        pair.p.faults.copy_s = 0.005
         assert [p.ok for p in pair.out.wait_for(1)] == [False]
         assert not pair.has(list(range(60)), list(range(60))), "it ended soon"
 
@@ -148,7 +151,7 @@ def test_a_post_is_called_back_though_each_slice_of_it_ends_before_the_lane_is_l
 def test_a_landing_that_takes_no_sums_answers_at_once_and_has_no_thread() -> None:
     before = set(threading.enumerate())
     with closing(IpcLanding(DoubleMemory(N_PAGES, SIZE), checksums=False)) as landing:
-        assert set(threading.enumerate()) == before
+        assert set(threading.enumerate()) <= before
         landing.grant(P_EPOCH, 1, np.array([3, 4]))
         landing.check(1, 1, 1)
         landing.check(2, 0, 1)
@@ -200,10 +203,12 @@ def test_shared_slots_bound_what_is_under_way() -> None:
 
 
 def test_closing_an_outlet_completes_its_posts_and_stops_its_copies(pair: DevicePair) -> None:
-    pair.p.faults.copy_s = 0.005
+    pair.p.faults.copy_s = 0.2
     pair.grant(1, *range(60))
     pair.post(1, 1, list(range(60)), list(range(60)))
-    time.sleep(0.02)
+    wait_until(lambda: is_given(pair.p))
+    assert not pair.outlet.close_soon()
+    pair.p.faults.copy_s = 0.005
     pair.outlet.close()
     assert [p.ok for p in pair.outlet.poll()] == [False]
     before = pair.d.pages.copy()
@@ -222,7 +227,7 @@ def test_stopped_comes_only_when_no_copy_to_the_device_is_under_way(staged: Devi
     staged.grant(1, 3, 4)
     staged.post(1, 1, [9, 8], [3, 4])
     assert staged.out.wait_for(1)[0].ok
-    time.sleep(0.05)  # its copies are given to the device, and stand still
+    wait_until(lambda: is_given(staged.d))  # its copies, which stand still
     staged.landing.revoke(1)
     assert staged.into.hears_nothing(), "the device may still write to the pages"
     staged.d.resume()
@@ -230,9 +235,8 @@ def test_stopped_comes_only_when_no_copy_to_the_device_is_under_way(staged: Devi
     staged.d.pages[[3, 4]] = 0  # the pages are somebody else's now
     staged.post(2, 1, [9, 8], [3, 4])
     staged.out.wait_for(2)
-    time.sleep(0.05)
+    wait_until(lambda: staged.landing.dropped == {reasons.GENERATION: 1})
     assert not staged.d.pages[[3, 4]].any()
-    assert staged.landing.dropped == {reasons.GENERATION: 1}  # type: ignore[attr-defined]
 
 
 def test_a_page_is_claimed_once(staged: DevicePair) -> None:
@@ -242,9 +246,8 @@ def test_a_page_is_claimed_once(staged: DevicePair) -> None:
     staged.landing.check(1, 0, 1)
     staged.into.wait_for(1)
     staged.out.wait_for(2)
-    time.sleep(0.05)
+    wait_until(lambda: staged.landing.dropped == {reasons.DUPLICATE: 1})
     assert staged.has([9], [3])
-    assert staged.landing.dropped == {reasons.DUPLICATE: 1}  # type: ignore[attr-defined]
 
 
 def test_pages_whose_copy_to_the_device_failed_never_land(staged: DevicePair) -> None:

@@ -37,13 +37,14 @@ from twolane.v1 import nixl_pb2, transfer_pb2
 
 pytestmark = needs_nixl
 ALL = list(range(N_PAGES))
+DRAIN_S = GIVE_UP_S = 0.3
 
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[DevicePair]:
-    monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", GIVE_UP_S)
     with device_pair("nixl") as made:
-        made.landing._drain_s = 0.3  # type: ignore[attr-defined]
+        made.landing._drain_s = DRAIN_S  # type: ignore[attr-defined]
         yield made
 
 
@@ -53,10 +54,10 @@ def hold(landing: Any) -> threading.Event:
 
     def stand_still() -> None:
         is_held.set()
-        go_on.wait(20)
+        go_on.wait(100)
 
     landing._order(stand_still)
-    assert is_held.wait(5)
+    assert is_held.wait(30)
     return go_on
 
 
@@ -108,7 +109,7 @@ def test_a_grant_revoked_later_is_stopped_by_the_senders_word_and_not_written_ag
     pair.post(3, 2, [9], [4])
     assert [p.ok for p in pair.out.wait_for(3)] == [True, False, True]
     assert not pair.d.pages[3].any()
-    assert pair.landing.dropped == {}  # type: ignore[attr-defined]
+    assert pair.landing.dropped == {}
 
 
 def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_finds_another(
@@ -118,10 +119,11 @@ def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_finds_anothe
     pair.post(1, 1, [9], [3])
     pair.out.wait_for(1)
     go_on = hold(pair.outlet)
+    began_s = time.monotonic()
     pair.landing.revoke(1)
-    assert pair.into.hears_nothing(0.1), "nothing says yet that it stopped"
     assert pair.into.wait_for(1) == [Stopped(1)]
-    assert pair.landing.dropped == {"stuck": 1}  # type: ignore[attr-defined]
+    assert time.monotonic() - began_s >= DRAIN_S, "nothing says before that it stopped"
+    assert pair.landing.dropped == {"stuck": 1}
     go_on.set()
     pair.grant(2, 4)
     for post in range(2, 6):  # the first may still meet the old connection
@@ -133,13 +135,13 @@ def test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_finds_anothe
 def test_a_sender_says_drained_only_after_its_last_write(
     pair: DevicePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.landing._drain_s = 5.0  # type: ignore[attr-defined]
+    pair.landing._drain_s = 60.0  # type: ignore[attr-defined]
     with monkeypatch.context() as slow:
         slow.setattr(NixlWrite, "state", lambda self: WriteState.UNDER_WAY)
         pair.grant(1, 3)
         pair.post(1, 1, [9], [3])
         assert pair.out.hears_nothing(0.2)
-        monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", 5.0)
+        monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", 60.0)
         pair.landing.revoke(1)
         assert pair.into.hears_nothing(0.3)
     assert pair.into.wait_for(1) == [Stopped(1)]
@@ -155,8 +157,10 @@ def test_posts_to_a_receiver_that_stands_still_end_when_called_back(pair: Device
     pair.post(2, 1, ALL, ALL)
     pair.post(3, 1, ALL, ALL)
     assert pair.out.hears_nothing(0.2)
+    began_s = time.monotonic()
     pair.outlet.cancel(1)
-    assert pair.out.hears_nothing(0.1), "the pages are still being read"
+    pair.out.wait_for(2)
+    assert time.monotonic() - began_s >= GIVE_UP_S, "the pages are still being read before"
     assert [p.ok for p in pair.out.wait_for(3)] == [True, False, False]
     go_on.set()
     pair.post(4, 2, ALL, ALL)
@@ -183,9 +187,10 @@ def test_nothing_is_driven_while_nothing_moves(pair: DevicePair) -> None:
     pair.post(1, 1, ALL, ALL)
     pair.out.wait_for(1)
     time.sleep(0.1)
-    began_s = time.process_time()
+    began_s, used_s = time.monotonic(), time.process_time()
     time.sleep(0.5)
-    assert time.process_time() - began_s < 0.1, "a thread spins"
+    used_s = time.process_time() - used_s
+    assert used_s < 0.2 * (time.monotonic() - began_s), "a thread spins"
 
 
 # -- what may come over the control lane ----------------------------------------------------
@@ -232,7 +237,7 @@ def test_malformed_message_closes_its_connection_and_no_other(
         while stream.recv(1 << 16):  # a welcome, where there was one hello
             pass
         assert is_hung_up(stream)
-    assert pair.landing.dropped["malformed"] == 1  # type: ignore[attr-defined]
+    assert pair.landing.dropped["malformed"] == 1
     pair.post(2, 1, [8], [4], first=1)
     assert pair.out.wait_for(2)[1].ok
 
@@ -280,11 +285,12 @@ def test_nothing_is_written_once_the_agent_is_closed_however_much_was_on_its_way
 
 async def test_pages_of_a_stopped_writer_are_free_when_its_way_in_is_closed() -> None:
     async with receiving(12_000, 4_000, "host", ("nixl",)) as (side, tasks):
-        side.landings["nixl"]._drain_s = 0.5  # type: ignore[attr-defined]
+        side.landings["nixl"]._drain_s = 3.0  # type: ignore[attr-defined]
         sending = await side.start_sender(tasks, "nixl", n_transfers=0)
         await side.wait_until("one landed", lambda: side.landed)
         for _ in range(50):  # in the middle of a transfer, not at its very end
             await side.wait_until("pages granted", lambda: side.pages.counts().used)
+            side.pages.absolved.clear()  # a row that waited long on a busy machine was given up
             sending.signal(signal.SIGSTOP)
             await side.wait_until("suspicion, or it landed", lambda: not side.pages.counts().used)
             if side.pages.counts().quarantined:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,7 +32,7 @@ from twolane.kvtransfer.send import outbound
 from twolane.kvtransfer.send.outbound import OUT_MOVES, OutState
 from twolane.kvtransfer.testing.memory import MemoryFabric
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory, map_peer_memory
-from twolane.layout import DTYPE_BYTES, Layout, LayoutError, parse_layout, unfit
+from twolane.layout import DTYPE_BYTES, Layout, LayoutError, mismatch, parse_layout
 from twolane.lifecycle import IllegalMoveError, Lifecycle
 
 FIELDS = {"dtype": "bfloat16", "page_tokens": 16, "layers": 4, "kv_heads": 2, "head_dim": 64}
@@ -70,8 +71,8 @@ def test_a_layout_tells_of_ranks_only_where_there_are_several() -> None:
 @pytest.mark.parametrize("name", list(FIELDS))
 def test_a_sender_of_its_own_pages_alone_is_refused_by_field(name: str) -> None:
     other = {**FIELDS, name: "float32" if name == "dtype" else 7}
-    assert unfit(parse_layout(TEXT), parse_layout(json.dumps(other)), ()) == name
-    assert unfit(parse_layout(TEXT), parse_layout(TEXT), ()) is None
+    assert mismatch(parse_layout(TEXT), parse_layout(json.dumps(other)), ()) == name
+    assert mismatch(parse_layout(TEXT), parse_layout(TEXT), ()) is None
 
 
 def test_a_side_of_several_ranks_has_pages_of_all_and_is_refused_where_none_can_be_made() -> None:
@@ -80,9 +81,9 @@ def test_a_side_of_several_ranks_has_pages_of_all_and_is_refused_where_none_can_
     four = parse_layout(json.dumps(shared))
     assert two.page_bytes == 2 * two.rank_page_bytes == parse_layout(TEXT).page_bytes
     assert four.page_bytes == 2 * two.page_bytes, "two ranks hold each head"
-    assert unfit(two, four, ()) == unfit(two, parse_layout(TEXT), ()) == "ranks"
-    assert unfit(two, four, ("bfloat16",)) is None
-    assert unfit(two, two, ()) is None
+    assert mismatch(two, four, ()) == mismatch(two, parse_layout(TEXT), ()) == "ranks"
+    assert mismatch(two, four, ("bfloat16",)) is None
+    assert mismatch(two, two, ()) is None
 
 
 @pytest.mark.parametrize(
@@ -257,8 +258,7 @@ def test_number_that_is_no_pid_is_no_process(pid: int) -> None:
         open_pidfd(pid, 1)
 
 
-def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
-    before = set(os.listdir("/dev/shm"))
+def test_pool_memory_is_shared_and_has_no_name_to_leave_behind_when_killed() -> None:
     code = (
         "from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory\n"
         "m = create_pool_memory(8192, 'x'); m.array[:] = 7; print(m.address, flush=True); input()"
@@ -270,12 +270,14 @@ def test_pool_memory_is_shared_and_leaves_no_name_behind_when_killed() -> None:
     address = child.stdout.readline().strip()
     mapped = map_peer_memory(address)
     assert (mapped == 7).all()
+    maps = Path(f"/proc/{child.pid}/maps").read_text()
+    assert "memfd:twolane-x" in maps
+    assert "/dev/shm/" not in maps
     child.send_signal(signal.SIGKILL)
     child.communicate()
     mapped[:] = 8  # ours as long as we hold it
     with pytest.raises(OSError):  # noqa: PT011 -- which one depends on who has the pid now
         map_peer_memory(address)
-    assert set(os.listdir("/dev/shm")) <= before | set()
 
 
 def test_memory_of_another_inode_is_not_mapped() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear
+from tests.kvtransfer.device_pair import D_EPOCH, P_EPOCH, Ear, is_given, wait_until
 from tests.kvtransfer.nixl_marks import needs_nixl
 from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.layouts.gather import Paging
@@ -140,6 +140,7 @@ def test_made_pages_of_a_device_are_still_read_while_a_post_is_cancelled(transpo
         p.stall()
         src = np.arange(8, dtype=np.int64).reshape(2, 4)
         outlet.post(1, 1, CopyPlan(0, src, np.arange(2)))
+        wait_until(lambda: is_given(p))
         assert sent.hears_nothing()
         outlet.cancel(1)
         assert sent.hears_nothing(), "the device may still read its pages"

@@ -19,7 +19,7 @@ from tests.mutants.forks import Outcome, Trial, run_trials
 from tests.mutants.live_code import LiveCode
 from tests.mutants.mutant import Mutant
 from tests.mutants.mutants import MUTANTS, REQUIRED
-from tests.mutants.sites import ROOT
+from tests.mutants.sites import ROOT, is_there
 
 PACKAGES = (
     "twolane", "router", "worker", "prefill_worker", "decode_worker", "kvtransfer", "engine",
@@ -35,7 +35,8 @@ def main(wanted: list[str]) -> int:
 
 
 def audit() -> list[str]:
-    """Every marked guard has a mutant, and every required guard is marked somewhere."""
+    """Every marked guard has a mutant, every required guard is marked somewhere, and every test
+    that is named is there."""
     complaints: list[str] = []
     known = {(m.file, m.find, m.guard) for m in MUTANTS}
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))):
@@ -47,7 +48,11 @@ def audit() -> list[str]:
                 if (file, mark["code"], name) not in known
             ]
     guards = {m.guard for m in MUTANTS}
-    return complaints + [f"no mutant of {name!r}" for name in REQUIRED if name not in guards]
+    complaints += [f"no mutant of {name!r}" for name in REQUIRED if name not in guards]
+    named = sorted({(m.guard, test) for m in MUTANTS for test in m.tests})
+    return complaints + [
+        f"{guard!r}: there is no test {t}" for guard, t in named if not is_there(t)
+    ]
 
 
 def try_all(wanted: list[str], mutants: list[Mutant], tests: Tests, code: LiveCode) -> list[str]:

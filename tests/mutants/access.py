@@ -19,6 +19,30 @@ ACCESS = (
         ),
     ),
     Mutant(
+        "console token",
+        "twolane/security/console_tokens.py",
+        "if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):",
+        "if False:",
+        ("tests/router/doors/test_console.py::test_a_token_that_was_changed_or_is_old_is_none",),
+    ),
+    Mutant(
+        "old console token",
+        "twolane/security/console_tokens.py",
+        "if now >= int(until):",
+        "if False:",
+        ("tests/router/doors/test_console.py::test_a_token_that_was_changed_or_is_old_is_none",),
+    ),
+    Mutant(
+        "viewer",
+        "worker/doors/services.py",
+        "if is_more and self._gate.identity(context).role is Role.VIEWER:",
+        "if False:",
+        (
+            "tests/deploy/test_viewers.py::"
+            "test_a_viewer_inspects_a_worker_without_its_log_and_opens_no_connections",
+        ),
+    ),
+    Mutant(
         "tenant",
         "router/limits.py",
         "if named and named != caller.tenant:",
@@ -82,7 +106,7 @@ ACCESS = (
     Mutant(
         "live name",
         "router/members/membership.py",
-        "if other.keeps_its_name(now, self._config.suspicion_s):",
+        "if other.keeps_its_name(now, self.config.suspicion_s):",
         "if False:",
         (_MEMBERS + "test_a_live_worker_keeps_its_name",),
     ),
@@ -103,7 +127,7 @@ ACCESS = (
     Mutant(
         "members",
         "router/members/membership.py",
-        "if len(self._members) >= self._config.most_members:",
+        "if len(self._members) >= self.config.most_members:",
         "if False:",
         (_MEMBERS + "test_members_are_bounded_and_known_ones_stay",),
     ),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _AGENT = "tests/deploy/agent/test_agent.py::"
+_ANEW = "tests/deploy/agent/test_hosts_made_anew.py::"
+_EXECUTOR = "tests/deploy/kubernetes/test_executor.py::"
+_KEDA = "tests/deploy/kubernetes/test_keda.py::"
+_LEASE = "tests/deploy/kubernetes/test_lease.py::"
 _LAUNCHER = "tests/deploy/agent/test_agent_launcher.py::"
 
 HOSTS = (
@@ -25,9 +29,23 @@ HOSTS = (
     Mutant(
         "last start",
         "deploy/agent/agent.py",
-        "if self._starts_no_more:",
+        "if self._is_ending():",
         "if False:",
         (_AGENT + "test_agent_that_ends_all_leaves_nothing_and_starts_nothing_more",),
+    ),
+    Mutant(
+        "up in a stop",
+        "deploy/agent/agent.py",
+        "if self._is_ending():",
+        "if False:",
+        (_ANEW + "test_what_comes_up_in_the_moment_of_a_stop_is_ended",),
+    ),
+    Mutant(
+        "another pod of the name",
+        "deploy/agent/agent.py",
+        "if self.config.host_uid:",
+        "if False:",
+        (_ANEW + "test_a_pod_proves_nothing_of_an_earlier_one_of_its_name",),
     ),
     Mutant(
         "own PID namespace",
@@ -52,14 +70,31 @@ HOSTS = (
     ),
     Mutant(
         "a host that answers",
-        "deploy/agent/launcher.py",
-        "if link.state is HostState.UP and await self._answers(link):",
+        "deploy/agent/switch.py",
+        "if boot_id:",
         "if False:",
         (_LAUNCHER + "test_operator_is_not_believed_of_a_host_that_answers",),
     ),
     Mutant(
+        "a host that was made anew",
+        "deploy/agent/switch.py",
+        "if not await link.until_boot(boot_id):",
+        "if False:",
+        (_LAUNCHER + "test_operator_is_believed_of_a_pod_whose_successor_came_a_moment_ago",),
+    ),
+    Mutant(
+        "a host that answers with an error",
+        "deploy/agent/switch.py",
+        "if error.code() not in _SILENCE:",
+        "if False:",
+        (
+            "tests/deploy/agent/test_switch.py::"
+            "test_operator_is_not_believed_of_a_host_that_answers_with_an_error",
+        ),
+    ),
+    Mutant(
         "fence command",
-        "deploy/agent/launcher.py",
+        "deploy/agent/switch.py",
         "if code:",
         "if False:",
         (_LAUNCHER + "test_fence_command_that_fails_proves_nothing",),
@@ -70,6 +105,79 @@ HOSTS = (
         "if (process.name, process.epoch, process.pid) in self._declared:",
         "if False:",
         (_LAUNCHER + "test_fence_command_that_says_off_is_a_proof_of_class_c",),
+    ),
+    Mutant(
+        "an empty host",
+        "deploy/agent/host_link.py",
+        "if self._is_empty:",
+        "if self.host.made is not None:",
+        (_EXECUTOR + "test_a_pod_that_may_run_what_an_earlier_controller_wanted_is_not_empty",),
+    ),
+    Mutant(
+        "another pod",
+        "deploy/agent/host_link.py",
+        "if is_another and not self.is_another_pod_than(before):",
+        "if is_another:",
+        (_EXECUTOR + "test_a_new_pod_of_the_same_name_proves_nothing_of_the_old_one",),
+    ),
+    Mutant(
+        "nothing is desired so far",
+        "deploy/kubernetes/executor.py",
+        "if self._made.wanted is None:",
+        "if False:",
+        (_EXECUTOR + "test_nothing_is_scaled_before_it_is_known_what_is_desired",),
+    ),
+    Mutant(
+        "out of service",
+        "deploy/kubernetes/executor.py",
+        "if OUT_OF_SERVICE in taints:",
+        "if taints:",
+        (_EXECUTOR + "test_a_pod_deleted_by_force_proves_nothing_until_its_node_is_out",),
+    ),
+    Mutant(
+        "KEDA keeps what there is",
+        "deploy/kubernetes/keda.py",
+        "if self._made.wanted is None:",
+        "if False:",
+        (_KEDA + "test_keda_changes_nothing_where_no_size_is_known",),
+    ),
+    Mutant(
+        "the one controller answers",
+        "deploy/kubernetes/keda.py",
+        "if not self._may_act():",
+        "if False:",
+        (_KEDA + "test_keda_changes_nothing_while_another_controller_may_have_taken_over",),
+    ),
+    Mutant(
+        "the one controller",
+        "deploy/kubernetes/executor.py",
+        "if now.replicas == n or not self._may_act():",
+        "if now.replicas == n:",
+        (_EXECUTOR + "test_a_controller_that_may_not_act_changes_nothing",),
+    ),
+    Mutant(
+        "another's",
+        "deploy/kubernetes/lease.py",
+        'if found is not None and found.holder not in ("", self.holder):',
+        "if False:",
+        (_LEASE + "test_a_controller_that_was_frozen_does_not_hold_it_and_is_deposed",),
+    ),
+    Mutant(
+        "another's Lease lasts",
+        "deploy/kubernetes/lease.py",
+        "if began_s < self._others[1] + found.lasts_s:",
+        "if False:",
+        (_LEASE + "test_a_second_controller_waits_until_the_first_one_has_ended",),
+    ),
+    Mutant(
+        "what runs on a lost node",
+        "deploy/ray_cluster/made_nodes.py",
+        "if node.node_id not in ids and name in empty:",
+        "if node.node_id not in ids:",
+        (
+            "tests/deploy/ray_cluster/test_made_nodes.py::"
+            "test_a_lost_node_gets_no_successor_while_something_may_run_there",
+        ),
     ),
     Mutant(
         "the last agent",

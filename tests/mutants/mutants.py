@@ -8,6 +8,7 @@ indentation and comment; `replace` is what the line becomes.
 from __future__ import annotations
 
 from tests.mutants.access import ACCESS
+from tests.mutants.acts import ACTS
 from tests.mutants.grants import GRANTS
 from tests.mutants.hosts import HOSTS
 from tests.mutants.marks import MARKS
@@ -29,6 +30,7 @@ _SIDE_BY_SIDE = (
 
 MUTANTS = (
     *ACCESS,
+    *ACTS,
     *HOSTS,
     *TAKEOVER,
     *GRANTS,
@@ -242,11 +244,11 @@ MUTANTS = (
     ),
     Mutant(
         "during a step",
-        "worker/deferred_release.py",
+        "worker/page_returns.py",
         "if self._n_done == self._n_submitted:",
         "if True:",
         (
-            "tests/worker/test_deferred_release.py::"
+            "tests/worker/test_page_returns.py::"
             "test_pages_wait_for_the_last_step_that_was_submitted_before",
             "tests/decode_worker/test_role.py::"
             "test_pages_of_a_row_cancelled_amid_a_step_stay_until_that_step_is_done",

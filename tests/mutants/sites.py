@@ -42,14 +42,21 @@ MODULES = (
     "kvtransfer/send/driver.py",
     "kvtransfer/send/closing_outlets.py",
     "kvtransfer/transports/common/claims.py",
+    "router/claims.py",
+    "router/requests/adopted.py",
     "router/requests/attempt.py",
+    "router/dispatch/adopting.py",
+    "router/dispatch/drain_check.py",
     "router/dispatch/endings.py",
     "router/dispatch/events.py",
+    "router/dispatch/load_tally.py",
+    "router/members/drain_wish.py",
     "router/members/member.py",
     "router/members/membership.py",
     "router/dispatch/recovery.py",
     "router/members/session.py",
     "router/store.py",
+    "router/takeovers.py",
     "twolane/lifecycle.py",
     "twolane/tombstones.py",
     "worker/attempts/attempt_log.py",
@@ -57,8 +64,10 @@ MODULES = (
     "worker/attempts/labels.py",
     "worker/peers/peers.py",
     "worker/attempts/registry.py",
+    "worker/attempts/takeover.py",
+    "worker/drain.py",
     "worker/growth_reserve.py",
-    "worker/deferred_release.py",
+    "worker/page_returns.py",
     "worker/sessions/session.py",
     "worker/sessions/sessions.py",
 )
@@ -182,12 +191,12 @@ def audit() -> list[str]:
         *(
             f"sites.toml: there is no test {test}"
             for test in sorted(set(record.killed.values()))
-            if not _is_there(test)
+            if not is_there(test)
         ),
     ]
 
 
-def _is_there(test: str) -> bool:
+def is_there(test: str) -> bool:
     """Whether its file has a test function of that name."""
     file, _, name = test.partition("::")
     path = ROOT / file

@@ -8,6 +8,16 @@ _TAKEOVER = "tests/worker/test_takeover.py::"
 
 TAKEOVER = (
     Mutant(
+        "said again",
+        "worker/drain.py",
+        'if drain.HasField("begun") and self._number > drain.begun:',
+        "if False:",
+        (
+            "tests/cluster/test_drains_of_routers.py::"
+            "test_router_that_comes_back_repeats_no_undo_of_a_drain_that_is_over",
+        ),
+    ),
+    Mutant(
         "fence",
         "worker/attempts/takeover.py",
         "return log.fence > fence or (log.fence == fence and log.owner != owner)",
@@ -92,7 +102,7 @@ TAKEOVER = (
     Mutant(
         "taken",
         "router/dispatch/endings.py",
-        "self._board.cancel_later(epoch, attempt.key, now + LET_GO_S)",
+        "self._board.cancel_later(epoch, attempt.key, now + within_s)",
         "self._board.cancel(epoch, attempt.key.submission_id, attempt.key.attempt)",
         (
             "tests/router/test_taken.py::"

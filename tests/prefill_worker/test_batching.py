@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twolane.prefill_worker.batching import BatchingConfig, Start, Waiting, share_out, who_starts
+from twolane.prefill_worker.batching import Patience, Start, Waiting, share_out, who_starts
 
-CONFIG = BatchingConfig(window_s=0.010, watermark_rows=2)
+FIXED = Patience(0.010, above_rows=2)
 BUDGET = 100
 
 
@@ -39,15 +39,34 @@ def queue(*tokens: int) -> list[Waiting]:
 def test_short_queue_goes_at_once_and_a_burst_fills_the_budget(
     waiting: list[Waiting], budget: int, n_started: int, now: float, start: Start
 ) -> None:
-    found = who_starts(waiting, budget_tokens=budget, n_started=n_started, now=now, config=CONFIG)
+    found = who_starts(waiting, budget_tokens=budget, n_started=n_started, now=now, patience=FIXED)
     assert found == start
 
 
 def test_patience_is_that_of_the_longest_waiting_whatever_its_priority() -> None:
     late_but_first = [Waiting(0.009, 10), Waiting(0.001, 10), Waiting(0.002, 10)]
-    found = who_starts(late_but_first, budget_tokens=100, n_started=0, now=0.010, config=CONFIG)
+    found = who_starts(late_but_first, budget_tokens=100, n_started=0, now=0.010, patience=FIXED)
     assert found.n_rows == 0
     assert found.look_again_s == pytest.approx(0.011)
+
+
+@pytest.mark.parametrize(
+    ("n_waiting", "now", "start"),
+    [
+        (1, 0.000, Start(0, 0.004)),
+        (2, 0.001, Start(0, 0.005)),  # the last one came at 1 ms
+        (2, 0.005, Start(2)),  # nothing has come for 4 ms
+        (3, 0.002, Start(3)),  # more than it pays to wait for
+    ],
+)
+def test_few_rows_wait_while_others_come_close_behind(
+    n_waiting: int, now: float, start: Start
+) -> None:
+    learnt = Patience(0.010, most_rows=2, quiet_s=0.004)
+    waiting = queue(*[10] * n_waiting)
+    found = who_starts(waiting, budget_tokens=BUDGET, n_started=0, now=now, patience=learnt)
+    assert found.n_rows == start.n_rows
+    assert found.look_again_s == pytest.approx(start.look_again_s)
 
 
 @pytest.mark.parametrize(

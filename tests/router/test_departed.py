@@ -30,7 +30,7 @@ def test_clients_that_leave_behind_a_waiting_head_leave_no_entry_behind() -> Non
     for n in range(2_000):
         gone = dispatcher.submit(job(f"gone{n}"), None, 0.0)
         dispatcher.end(gone.job.submission_id, CancelledError("the client left"), 0.0)
-        dispatcher.take_touched()
+        dispatcher.take_news()
         assert all(size <= 2 * 2 + FEW for size in _sizes(dispatcher).values())
     assert len(dispatcher.board.queue) == 1
     gc.collect()

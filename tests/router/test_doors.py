@@ -1,5 +1,6 @@
 """Who may tell the router what: workers and the launcher at their door, operators at theirs."""
 
+import asyncio
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,13 @@ from twolane.router.config import HttpConfig, ServerConfig
 from twolane.router.testing.client import ask, message
 from twolane.router.testing.served import serve_cluster
 from twolane.rpc.secret import shown
-from twolane.v1 import cluster_pb2, cluster_pb2_grpc, inference_pb2, inference_pb2_grpc
+from twolane.v1 import (
+    admin_pb2_grpc,
+    cluster_pb2,
+    cluster_pb2_grpc,
+    inference_pb2,
+    inference_pb2_grpc,
+)
 
 CODE = grpc.StatusCode
 
@@ -109,6 +116,9 @@ async def test_a_second_worker_of_one_id_is_already_exists_and_both_logs_say_so(
         serve_cluster("p0", "d0", server_config=CONFIG) as (server, cluster),
         grpc.aio.insecure_channel(server.worker_address) as worker_channel,
     ):
+        async with asyncio.timeout(30.0):
+            while not server.router.can_serve():
+                await asyncio.sleep(0.01)
         stub = cluster_pb2_grpc.MembershipServiceStub(worker_channel)
         second = cluster.workers["d0"].announce()
         second.worker.epoch = 4711
@@ -131,7 +141,7 @@ async def test_operators_come_in_by_a_socket_of_their_own(tmp_path: Path) -> Non
             grpc.aio.insecure_channel(server.admin_address) as channel,
             grpc.aio.insecure_channel(server.address) as clients,
         ):
-            admin = cluster_pb2_grpc.AdminServiceStub(channel)
+            admin = admin_pb2_grpc.AdminServiceStub(channel)
             status = await admin.GetClusterStatus(cluster_pb2.GetClusterStatusRequest())
             assert {w.worker.worker_id for w in status.workers} == {"p0", "d0"}
             assert status.http_endpoint == server.http_address
@@ -154,7 +164,7 @@ async def test_a_socket_that_a_killed_router_left_is_taken_over(tmp_path: Path) 
         serve_cluster(server_config=config) as (server, _),
         grpc.aio.insecure_channel(server.admin_address) as channel,
     ):
-        admin = cluster_pb2_grpc.AdminServiceStub(channel)
+        admin = admin_pb2_grpc.AdminServiceStub(channel)
         await admin.GetClusterStatus(cluster_pb2.GetClusterStatusRequest())
 
 

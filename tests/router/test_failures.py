@@ -266,7 +266,7 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         dead: ScriptedWorker = cluster.workers["p1"]
         dead.kill()
-        router.report_gone(dead.epoch)
+        router.operations.report_gone(dead.epoch)
         await asyncio.sleep(0.1)
         for worker_id in ("p0", "d0", "d1"):
             gone = [c for c in cluster.workers[worker_id].commands if c.HasField("peer_gone")]

@@ -11,11 +11,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests import h2
+from tests.faults import floods
 from twolane.aclient import AsyncClient
 from twolane.errors import InvalidRequestError
-from twolane.router.config import LimitsConfig, RouterConfig
+from twolane.router.config import GrpcDoorConfig, LimitsConfig, RouterConfig, ServerConfig
 from twolane.router.testing.client import message
 from twolane.router.testing.served import serve_cluster
+from twolane.rpc import shared_port
 from twolane.v1 import inference_pb2_grpc
 
 CODE = grpc.StatusCode
@@ -122,3 +125,45 @@ async def test_a_compressed_request_is_refused_and_its_connection_goes_on() -> N
         assert caught.value.code() is CODE.UNIMPLEMENTED
         good = [response async for response in stub.Generate(message([1], max_tokens=2))]
         assert good[-1].finish_reason
+
+
+async def test_a_peer_beyond_its_connections_loses_the_newest_and_others_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """127.0.0.2 plays another machine."""
+    monkeypatch.setattr(shared_port, "peer_of", lambda host: "x" if host.endswith(".2") else "")
+    monkeypatch.setattr(shared_port, "PEERS_S", 0.05)
+    config = ServerConfig(metrics_port=None, grpc=GrpcDoorConfig(connections_per_peer=3))
+    async with (
+        serve_cluster("p0", "d0", server_config=config) as (server, _),
+        AsyncClient(server.address) as client,
+        asyncio.timeout(30.0),
+    ):
+        opened = [
+            await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+            for _ in range(5)
+        ]
+        for _, writer in opened:
+            writer.write(h2.hello())
+        ends = [asyncio.create_task(h2.answer_pings(*each)) for each in opened]
+        while sum(end.done() for end in ends) < 2:
+            await asyncio.sleep(0.01)
+        assert (await client.generate(token_ids=[1], max_tokens=2)).token_ids
+        assert sum(end.done() for end in ends) == 2
+        for _, writer in opened:
+            writer.close()
+        await asyncio.gather(*ends)
+    assert "which has 3 already" in caplog.text
+
+
+async def test_noise_bad_metadata_and_floods_of_frames_leave_the_door_open_to_others() -> None:
+    """The short form of attacks in tests/faults."""
+    async with (
+        serve_cluster("p0", "d0") as (server, _),
+        AsyncClient(server.address) as client,
+    ):
+        await floods.random_bytes(server.address, 15, seed=3)
+        assert CODE.RESOURCE_EXHAUSTED in await floods.metadata(server.address)
+        for name in floods.FLOODS:
+            await floods.flood(server.address, name, 1 << 20)
+            assert (await client.generate(token_ids=[1], max_tokens=2)).token_ids

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
+from tests.until import until
 from twolane.router.config import AdmissionConfig, RouterConfig
 from twolane.router.requests.attempt import AttemptState
 from twolane.router.router import Router
@@ -18,18 +18,14 @@ PAIR = ("p0", "d0")
 JOINED, GONE = worker_pb2.RowEvent.KIND_JOINED, worker_pb2.RowEvent.KIND_GONE
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60.0):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def test_prompt_is_off_its_workers_backlog_with_the_first_token() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         prefill, board = cluster.workers["p0"], router._dispatcher.board
         cluster.workers["d0"].is_full = True  # no second token
         running = asyncio.create_task(ask(router, message(PROMPT, max_tokens=9)))
-        await until(lambda: any(len(r.answer.tokens) == 1 for r in board.requests.values()))
+        await until(
+            lambda: any(len(r.answer.tokens) == 1 for r in board.requests.values()), every_s=0.001
+        )
         assert board.tally.of(prefill.epoch).backlog_tokens == 0
         cluster.workers["d0"].is_full = False
         assert (await running).tokens == expected_answer(PROMPT, 9)

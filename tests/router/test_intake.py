@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from twolane.router.config import MembershipConfig, RouterConfig
+from twolane.errors import InvalidRequestError
+from twolane.router.config import LimitsConfig, RouterConfig
+from twolane.router.dispatch.board import Board, NullDispatchObserver
 from twolane.router.intake import Intake
-from twolane.router.members.membership import Membership
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
 from twolane.router.text.codec import TextCodec
@@ -21,6 +22,9 @@ class WatchedCodec(TextCodec):
     def __init__(self, times: int) -> None:
         self.times = times
         self.threads: dict[str, bool] = {}  # by what was done: whether on the main thread
+
+    def least_tokens(self, text: str) -> int:
+        return len(text) // 1000
 
     def _note(self, what: str) -> None:
         self.threads[what] = threading.current_thread() is threading.main_thread()
@@ -55,10 +59,22 @@ def chat(*turns: tuple[str, str]) -> inference_pb2.GenerateRequest:
     ],
 )
 async def test_long_text_is_encoded_off_the_loop(request_: Any, times: int, on_loop: Any) -> None:
-    members = Membership(MembershipConfig())
+    board = Board(RouterConfig(inline_text_chars=100), NullDispatchObserver())
     for epoch, role in ((1, PREFILL), (2, DECODE)):
         worker = ScriptedWorker(ScriptedCluster(), f"w{epoch}", epoch, (role,))
-        members.announce(worker.announce(), 0.0)
+        board.members.announce(worker.announce(), 0.0)
     codec = WatchedCodec(times)
-    await Intake(RouterConfig(inline_text_chars=100), members, codec).make_job(request_, 0.0, None)
+    await Intake(board, codec).make_job(request_, 0.0, None)
     assert codec.threads == on_loop
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_text_that_has_too_many_tokens_for_sure_is_not_tokenized(times: int) -> None:
+    limits = LimitsConfig(prompt_tokens=9)
+    board = Board(RouterConfig(limits=limits), NullDispatchObserver())
+    codec = WatchedCodec(times)
+    text = "x" * (10_000 // times)
+    asks = inference_pb2.GenerateRequest(text=text) if times == 1 else chat(("u", text))
+    with pytest.raises(InvalidRequestError, match="has 10 tokens or more; at most 9 are taken"):
+        await Intake(board, codec).make_job(asks, 0.0, None)
+    assert "encode" not in codec.threads

@@ -122,7 +122,8 @@ def test_tenant_may_be_repeated_and_not_chosen() -> None:
 
 @pytest.mark.parametrize("request_", [message("a"), chat(("user", "a")), message([1], stop=["x"])])
 def test_without_a_tokenizer_text_is_refused_and_ids_are_served(request_: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="tokenizer"):
+    words = r"tokenizer\.json, which is not there \(tokenizer\.model is not read\)"
+    with pytest.raises(InvalidRequestError, match=words):
         check_shape(request_, LIMITS, has_text=False)
     check_shape(message([1]), LIMITS, has_text=False)
 

@@ -172,7 +172,9 @@ def test_a_low_priority_that_higher_ones_overtake_is_refused_once_it_cannot_be_r
     play_with_rows(script, decode_rows=1, max_wait_s=5.0)
 
 
-def test_deadline_that_the_measured_pace_cannot_meet_is_refused_at_once_while_others_wait() -> None:
+def test_deadline_that_the_measured_pace_cannot_meet_is_refused_at_once_while_others_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         for n in range(10):
             await start(router, n)  # takes 0.35 s
@@ -183,7 +185,9 @@ def test_deadline_that_the_measured_pace_cannot_meet_is_refused_at_once_while_ot
         await asyncio.sleep(0.01)
         started = asyncio.get_running_loop().time()
         high = message(PROMPT, max_tokens=30, priority=1)  # nobody is ahead of it
-        refused = await ask(router, high, time_left_s=0.25)
+        with monkeypatch.context() as patch:
+            patch.setattr(Intake, "make_job", None)  # which would look at the prompt
+            refused = await ask(router, high, time_left_s=0.25)
         assert isinstance(refused.error, DeadlineError)
         assert refused.ended_at == started
         assert float(refused.error.metadata["estimated_service_s"]) == pytest.approx(0.35, rel=0.2)

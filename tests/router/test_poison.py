@@ -21,7 +21,7 @@ from twolane.router.testing.client import Outcome, ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.router.text.codec import TextCodec
-from twolane.router.text.detokenizer import Decoding
+from twolane.router.text.detokenizer import Detokenizer
 from twolane.v1 import worker_pb2
 
 ONE_ROW = RouterConfig(admission=AdmissionConfig(extra_rows=0))
@@ -175,20 +175,21 @@ def test_text_that_cannot_be_decoded_fails_its_request_alone(
 ) -> None:
     poison = expected_answer(BAD, 4)[3]
     assert poison not in expected_answer(GOOD, 9)
-    real = Decoding.text
+    real = Detokenizer.add
 
-    def text(self: Decoding, token_ids: list[int]) -> str:
-        if poison in token_ids:
+    def add(self: Detokenizer, token_id: int) -> str:
+        if token_id == poison:
             raise ValueError("injected")
-        return real(self, token_ids)
+        return real(self, token_id)
 
-    monkeypatch.setattr(Decoding, "text", text)
+    monkeypatch.setattr(Detokenizer, "add", add)
 
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         bad = asyncio.create_task(ask(router, message(BAD, max_tokens=20)))
         good = asyncio.create_task(ask(router, message(GOOD, max_tokens=9)))
         assert isinstance((await bad).error, InternalError)
-        assert (await bad).text == codec.detokenizer().add(expected_answer(BAD, 1)[0])
+        detokenizer = codec.detokenizer()
+        assert (await bad).text == "".join(map(detokenizer.add, expected_answer(BAD, 3)))
         assert (await good).tokens == expected_answer(GOOD, 9)
         assert (await ask(router, message(GOOD, max_tokens=3))).error is None
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from twolane.errors import InvalidParameterError, TakenOverError, UnknownSubmissionError
 from twolane.router.config import RouterConfig
 from twolane.router.router import Router
+from twolane.router.store import Found, LocalStore, Placement
 from twolane.router.testing.client import ask, message, resume
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.text.codec import TextCodec
+from twolane.security.keys import TenantLimits
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2
 
@@ -38,6 +41,7 @@ class Stage:
     cluster: ScriptedCluster
     text: TextCodec | None
     router: Router
+    more: dict[str, Any] = field(default_factory=dict)  # of every router
 
     async def begin(self, request: inference_pb2.GenerateRequest, n_tokens: int) -> Part:
         """At the first router, which is killed when its client has so many tokens."""
@@ -54,7 +58,7 @@ class Stage:
 
     async def succeed(self) -> Router:
         """Another router, which knows the workers."""
-        self.router = Router(RouterConfig(router_id="second"), self.cluster, self.text)
+        self.router = Router(RouterConfig(router_id="second"), self.cluster, self.text, **self.more)
         await self.router.__aenter__()
         self.cluster.router_announce = self.router.announce
         for worker in self.cluster.workers.values():
@@ -73,17 +77,20 @@ def hear(part: Part, response: inference_pb2.GenerateResponse) -> None:
 
 
 def play(
-    script: Callable[[Stage], Awaitable[None]], text: TextCodec | None = None, **knobs: object
+    script: Callable[[Stage], Awaitable[None]],
+    text: TextCodec | None = None,
+    more: dict[str, Any] | None = None,
+    **knobs: object,
 ) -> None:
     async def main() -> None:
         cluster = ScriptedCluster()
-        router = Router(RouterConfig(), cluster, text)
+        router = Router(RouterConfig(), cluster, text, **(more or {}))
         await router.__aenter__()
         cluster.router_announce = router.announce
         for worker_id in ("p0", "d0"):
             cluster.start_worker(worker_id, **knobs)
         await asyncio.sleep(0.1)
-        stage = Stage(cluster, text, router)
+        stage = Stage(cluster, text, router, more or {})
         await script(stage)
         stage.router.check_integrity()
         assert not stage.router.status().requests
@@ -137,7 +144,7 @@ def test_text_goes_on_in_the_middle_of_characters_and_stop_strings(
         assert part.finish_reason == expected[0].finish_reason
         assert (last.ledger.takeovers, last.ledger.attempts) == (1, 1)
 
-    knobs = {"echoes": True, "step_s": step_s, "prefill_s": 0.0, "transfer_s": 0.0}
+    knobs: dict[str, Any] = {"echoes": True, "step_s": step_s, "prefill_s": 0.0, "transfer_s": 0.0}
     play(undisturbed, codec, **knobs)
     play(disturbed, codec, **knobs)
 
@@ -240,3 +247,60 @@ def test_malformed_resume_is_refused_by_field(change: dict[str, object]) -> None
             await anext(resume(stage.router, inference_pb2.ResumeRequest(**fields)))  # type: ignore[arg-type]
 
     play(script)
+
+
+class Index(LocalStore):
+    """Shared by all routers. With an `error` it tells of workers that have nothing."""
+
+    def __init__(self, error: str = "") -> None:
+        super().__init__()
+        self.at: dict[str, Placement] = {}
+        self.error = error
+
+    def place(self, submission_id: str, placement: Placement) -> None:
+        self.at[submission_id] = placement
+
+    async def find(self, submission_id: str) -> Found | None:
+        at = self.at[submission_id]
+        if self.error == "old attempt":
+            at = at._replace(attempt=at.attempt - 1)
+        elif self.error == "dead worker":
+            at = at._replace(decode_epoch=1)
+        elif self.error == "other workers":
+            at = at._replace(prefill_epoch=at.decode_epoch, decode_epoch=at.prefill_epoch)
+        return Found("first", "other" if self.error == "tenant" else "", at)
+
+
+@pytest.mark.parametrize("error", ["", "old attempt", "dead worker", "tenant"])
+def test_rows_are_adopted_where_the_index_says_and_looked_for_where_it_is_wrong(
+    error: str,
+) -> None:
+    async def script(stage: Stage) -> None:
+        request = message([5, 6, 7], max_tokens=60)
+        expected = (await ask(stage.router, request)).tokens
+        part = await stage.begin(request, 10)
+        router, d0 = await stage.succeed(), stage.cluster.workers["d0"]
+        d0.commands.clear()
+        began = asyncio.get_running_loop().time()
+        await rest(router, part)
+        assert part.tokens == expected
+        said = [command.WhichOneof("command") for command in d0.commands]
+        assert ("find" in said) == bool(error)
+        assert asyncio.get_running_loop().time() - began < 2.0
+        assert not [name for name in router.status().counters if name.startswith("resumes")]
+
+    play(script, more={"store": Index(error)}, step_s=0.02)
+
+
+def test_tenant_pays_its_next_router_for_what_comes_after_the_takeover() -> None:
+    quota = TenantLimits(tokens_per_min=1_000, requests_per_s=1.0)
+
+    async def script(stage: Stage) -> None:
+        part = await stage.begin(message([1] * 300, max_tokens=60), 10)
+        router = await stage.succeed()
+        await rest(router, part)
+        left = {level.name: level.remaining for level in router.quotas("")}
+        assert 1_000 - 60 <= left["tokens"] <= 1_000
+        assert left["requests"] == 1.0
+
+    play(script, more={"limits_of": lambda tenant: quota}, step_s=0.02)

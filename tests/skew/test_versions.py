@@ -120,7 +120,10 @@ async def cancelled_when_asked(client: AsyncClient) -> None:
     stream = client.stream(token_ids=prompt(1), max_tokens=2000, request_id=name)
     for _ in range(3):
         await anext(stream)
-    assert await client.cancel(name)
+    while not await client.cancel(name):  # on a busy machine it may be over: then another one
+        assert len((await stream.completion()).tokens) == 2000
+        stream = client.stream(token_ids=prompt(1), max_tokens=2000, request_id=name)
+        await anext(stream)
     with pytest.raises(CancelledError):
         await stream.completion()
     assert not await client.cancel("never heard of")

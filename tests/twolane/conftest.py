@@ -40,9 +40,9 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    server, port = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     yield Door(f"127.0.0.1:{port}", admin, script)
-    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

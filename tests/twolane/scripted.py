@@ -8,9 +8,19 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from tests.twolane.ops.scripted_admin import TOP, ScriptedAdmin
 from twolane import errors
-from twolane.rpc.errors import abort
-from twolane.v1 import cluster_pb2, inference_pb2, sampling_pb2, worker_pb2
+from twolane.rpc.errors import end_call
+from twolane.v1 import (
+    acts_pb2,
+    admin_pb2,
+    admin_pb2_grpc,
+    cluster_pb2,
+    drain_pb2,
+    inference_pb2,
+    sampling_pb2,
+    worker_pb2,
+)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -31,7 +41,7 @@ ERRORS: dict[str, errors.TwolaneError] = {
 }
 
 
-class ScriptedDoor:
+class ScriptedDoor(ScriptedAdmin):
     """Implements InferenceService and AdminService.
 
     Prompts: a key of `ERRORS` fails; `forever` streams until cancelled; `silent` says nothing;
@@ -44,15 +54,16 @@ class ScriptedDoor:
         self.ended: dict[str, str] = {}
         self.drained: list[tuple[str, bool]] = []
         self.taken: list[tuple[str, int]] = []
+        self.reasons: list[str] = []  # of drains
         self.hands_over = False
         self.never_safe = False
         self._cancelled: dict[str, asyncio.Event] = {}
 
     def register(self, server: grpc.aio.Server) -> None:
-        from twolane.v1 import cluster_pb2_grpc, inference_pb2_grpc
+        from twolane.v1 import inference_pb2_grpc
 
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, server)
-        cluster_pb2_grpc.add_AdminServiceServicer_to_server(self, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, server)
 
     async def Generate(
         self, request: inference_pb2.GenerateRequest, context: Context
@@ -72,7 +83,7 @@ class ScriptedDoor:
         start = inference_pb2.GenerateResponse(request_id=request.request_id, seed=42)
         match request.text:
             case key if key in ERRORS:
-                await abort(context, ERRORS[key])
+                await end_call(context, ERRORS[key])
             case "silent":
                 await asyncio.Event().wait()
             case "forever":
@@ -82,7 +93,8 @@ class ScriptedDoor:
                     yield self._token(request, index, "x ")
                     await asyncio.sleep(0.01)
                     if cancelled.is_set():
-                        await abort(context, errors.CancelledError("cancelled by id"))
+                        await end_call(context, errors.CancelledError("cancelled by id"))
+                        return
             case "no end":
                 yield start
                 yield self._token(request, 0, "half")
@@ -90,7 +102,7 @@ class ScriptedDoor:
                 yield start
                 yield self._token(request, 0, "one ")
                 yield self._token(request, 1, "two ")
-                await abort(context, errors.UnavailableError("out of attempts"))
+                await end_call(context, errors.UnavailableError("out of attempts"))
             case _:
                 yield start
                 words = request.text.split() or [str(i) for i in request.token_ids.ids]
@@ -158,6 +170,8 @@ class ScriptedDoor:
     async def GetClusterStatus(
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:
+        if request.without_requests:
+            return TOP
         worker = cluster_pb2.WorkerStatus(
             worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=EPOCH, endpoint="h:1"),
             roles=[worker_pb2.ROLE_DECODE],
@@ -184,16 +198,24 @@ class ScriptedDoor:
             roles=[worker_pb2.ROLE_PREFILL],
             state="gone",
         )
-        waiting = cluster_pb2.RequestStatus(request_id="r1", state="decode", attempt=2, age_s=1.5)
+        waiting = cluster_pb2.RequestStatus(
+            request_id="r1",
+            state="decode",
+            prefill_worker="prefill-0",
+            decode_worker="decode-0",
+            attempt=2,
+            age_s=1.5,
+        )
         return cluster_pb2.GetClusterStatusResponse(
             router_id="router-0",
             uptime_s=12.0,
             http_endpoint="127.0.0.1:7202",
             metrics_endpoint="127.0.0.1:9100",
             workers=[worker, gone],
+            hosts=TOP.hosts,
             requests=[waiting],
             requests_by_state={"decode": 1},
-            counters={"finished": 9},
+            counters={"finished": 9, "dropped.unknown_row": 69},
         )
 
     async def DrainWorker(
@@ -201,24 +223,34 @@ class ScriptedDoor:
     ) -> cluster_pb2.DrainWorkerResponse:
         if request.worker_id != "decode-0":
             error = errors.InvalidRequestError("no such worker", field="worker_id")
-            await abort(context, error)
+            await end_call(context, error)
+            return cluster_pb2.DrainWorkerResponse()
         if request.expect_epoch not in (0, EPOCH):
-            await abort(context, errors.PreconditionError("it was started again"))
+            await end_call(context, errors.PreconditionError("it was started again"))
+            return cluster_pb2.DrainWorkerResponse()
+        done = acts_pb2.ActResponse(dry_run=request.act.dry_run)
+        states = ("draining", "alive") if request.undo else ("alive", "draining")
+        done.changes.add(subject=request.worker_id, before=states[0], after=states[1])
+        if request.act.dry_run:
+            return cluster_pb2.DrainWorkerResponse(response=done)
+        self.reasons.append(request.act.reason)
         if request.take_ticket:
             self.taken.append((request.worker_id, request.take_ticket))
         else:
             self.drained.append((request.worker_id, request.undo))
             self.hands_over = request.hand_over
-        return cluster_pb2.DrainWorkerResponse()
+        return cluster_pb2.DrainWorkerResponse(response=done)
 
     async def WatchDrain(
-        self, request: cluster_pb2.WatchDrainRequest, context: Context
-    ) -> AsyncIterator[cluster_pb2.WatchDrainResponse]:
-        yield cluster_pb2.WatchDrainResponse(state="alive")
-        rows = worker_pb2.DrainBlocker(kind="rows", count=2, names=["r1", "r2"])
-        drain = worker_pb2.DrainReport(number=3, blockers=[rows], eta_s=12.3)
-        yield cluster_pb2.WatchDrainResponse(state="draining", drain=drain)
+        self, request: admin_pb2.WatchDrainRequest, context: Context
+    ) -> AsyncIterator[admin_pb2.WatchDrainResponse]:
+        yield admin_pb2.WatchDrainResponse(state="alive")
+        rows = drain_pb2.DrainBlocker(kind="rows", count=2, names=["r1", "r2"])
+        drain = drain_pb2.DrainReport(number=3, blockers=[rows], eta_s=12.3)
+        yield admin_pb2.WatchDrainResponse(state="draining", drain=drain)
+        drain.eta_s = 12.1  # which is shown as before
+        yield admin_pb2.WatchDrainResponse(state="draining", drain=drain)
         if self.never_safe:
             await asyncio.sleep(60)
-        drain = worker_pb2.DrainReport(number=3, has_ticket=True)
-        yield cluster_pb2.WatchDrainResponse(state="draining", drain=drain)
+        drain = drain_pb2.DrainReport(number=3, has_ticket=True)
+        yield admin_pb2.WatchDrainResponse(state="draining", drain=drain)

@@ -35,7 +35,7 @@ async def client(door: Door) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def left(door: Door, request_id: str, within_s: float = 10.0) -> str:
+async def left(door: Door, request_id: str, within_s: float = 60.0) -> str:
     async with asyncio.timeout(within_s):
         while request_id not in door.script.ended:
             await asyncio.sleep(0.01)
@@ -165,9 +165,12 @@ async def test_an_answer_without_an_end_is_an_error(client: AsyncClient) -> None
 
 
 async def test_the_deadline_cancels_and_says_so(client: AsyncClient, door: Door) -> None:
-    with pytest.raises(DeadlineError, match=r"within 0\.2 s"):
-        await client.generate("silent", timeout_s=0.2, request_id="late")
-    assert await left(door, "late") == "left"
+    for timeout_s in (0.2, 2.0, 20.0):  # on a busy machine it may end before the door is asked
+        with pytest.raises(DeadlineError, match=rf"within {timeout_s:g} s"):
+            await client.generate("silent", timeout_s=timeout_s, request_id=f"late-{timeout_s}")
+        if f"late-{timeout_s}" in door.script.requests:
+            break
+    assert await left(door, f"late-{timeout_s}") == "left"
 
 
 async def test_the_default_deadline_is_the_configs(door: Door) -> None:
@@ -267,7 +270,7 @@ async def test_connect_waits_for_a_cluster_that_is_late() -> None:
     reserved.bind(("127.0.0.1", 0))
     port = reserved.getsockname()[1]
     async with AsyncClient(f"127.0.0.1:{port}") as client:
-        connecting = asyncio.create_task(client.connect(timeout_s=10))
+        connecting = asyncio.create_task(client.connect(timeout_s=60))
         await asyncio.sleep(0.2)
         assert not connecting.done()
         server = grpc.aio.server()
@@ -299,7 +302,7 @@ def test_a_client_of_another_event_loop_says_so(door: Door) -> None:
             second.run(client.generate("a"))
         stream.cancel()
     gc.collect()  # a coroutine that nobody awaited would warn, and a warning fails the test
-    with pytest.raises(InvalidRequestError, match=r"twolane\.Client does without"):
+    with pytest.raises(InvalidRequestError, match=r"twolane\.Client does not"):
         AsyncClient(door.endpoint).stream("a")
 
 

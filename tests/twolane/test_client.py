@@ -31,7 +31,7 @@ def client(door: Door) -> Iterator[Client]:
         yield client
 
 
-def left(door: Door, request_id: str, within_s: float = 10.0) -> str:
+def left(door: Door, request_id: str, within_s: float = 60.0) -> str:
     end = time.monotonic() + within_s
     while request_id not in door.script.ended:
         assert time.monotonic() < end, f"{request_id} still runs"
@@ -136,7 +136,7 @@ def test_closing_the_client_frees_every_waiting_thread(door: Door) -> None:
         client.close()
         for future in waiting:
             with pytest.raises(CancelledError):
-                future.result(timeout=5)
+                future.result(timeout=60)
     with pytest.raises(InvalidRequestError, match="closed"):
         client.models()
     assert not [t for t in threading.enumerate() if t.name == "twolane-client"]
@@ -150,5 +150,5 @@ def test_a_program_that_never_closes_its_client_ends_quietly(door: Door) -> None
         "stream = client.stream('forever'); next(stream)\n"
     )
     command = [sys.executable, "-c", code, door.endpoint]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "a b \n", "")

@@ -18,12 +18,13 @@ from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.router.testing.served import serve_cluster
 
+GRACE_S = 60.0
 QUICK: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0}
 
 
 @asynccontextmanager
 async def served(**knobs: Any) -> AsyncIterator[tuple[AsyncClient, RouterServer, ScriptedCluster]]:
-    place = ServerConfig(stop_grace_s=5.0, metrics_port=None)
+    place = ServerConfig(stop_grace_s=GRACE_S, metrics_port=None)
     async with (
         serve_cluster("p0", "d0", server_config=place, **knobs) as (server, cluster),
         AsyncClient(server.address) as client,
@@ -37,7 +38,7 @@ def streams_of(client: AsyncClient) -> list[Any]:
 
 
 async def until_free(server: RouterServer) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while server.router.status().requests:
             await asyncio.sleep(0.01)
 
@@ -98,6 +99,7 @@ async def test_closing_the_client_cancels_what_runs() -> None:
         with pytest.raises(CancelledError):
             await running
         await until_free(server)
+        assert server.router.status().counters["cancelled"] == 1
 
 
 async def test_a_large_request_goes_alone() -> None:
@@ -107,7 +109,10 @@ async def test_a_large_request_goes_alone() -> None:
         assert not streams_of(client)
 
 
-async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes() -> None:
+async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("twolane.router.doors.multiplex._CLOSE_S", 1000.0)
     async with served(step_s=0.02) as (client, server, _):
         running = asyncio.create_task(client.generate(token_ids=[1], max_tokens=50))
         while not server.router.status().requests:
@@ -115,10 +120,12 @@ async def test_a_router_that_stops_answers_what_runs_and_refuses_what_comes() ->
         stopping = asyncio.create_task(server.__aexit__(None, None, None))
         while not server.router._is_stopping:
             await asyncio.sleep(0.01)
-        with pytest.raises(UnavailableError):
-            await client.generate(token_ids=[2], max_tokens=3)
+        async with asyncio.timeout(GRACE_S / 2):  # the client closes its side
+            with pytest.raises(UnavailableError):
+                await client.generate(token_ids=[2], max_tokens=3)
         assert len((await running).token_ids) == 50
-        await stopping
+        await asyncio.wait({stopping}, timeout=GRACE_S / 2)
+        assert stopping.done(), "the client has not closed its side"
 
 
 async def test_a_stream_that_has_served_for_long_gives_way_to_another(
@@ -132,6 +139,6 @@ async def test_a_stream_that_has_served_for_long_gives_way_to_another(
             await client.generate(token_ids=[2], max_tokens=3)
             assert len(streams_of(client)) == 2
             assert len((await first.completion()).token_ids) == 60
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while not all(stream.is_over for stream in streams_of(client)):
                 await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from twolane.config import ClientConfig
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.params import SamplingParams
 from twolane.prompts import build_request
-from twolane.rpc.options import MAX_MESSAGE_BYTES
+from twolane.rpc.channel_options import MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,7 @@ from twolane.rpc.options import MAX_MESSAGE_BYTES
         ("a", {"params": {}}, "params", "a SamplingParams"),
         ("a", {"max_token": 5}, "max_token", "did you mean max_tokens?"),
         ("a", {"zzzzzz": 5}, "zzzzzz", "there are max_tokens"),
+        ("a", {"response_format": {}}, "response_format", "there are max_tokens"),  # unlike any
         (None, {"token_ids": "12"}, "token_ids", "a list of integers"),
         (None, {"token_ids": [1, "b"]}, "token_ids[1]", "an integer"),
         (None, {"token_ids": [-1]}, "token_ids[0]", "0 to"),
@@ -93,6 +94,7 @@ def test_options_of_vllm_that_are_not_served_are_refused_by_name(name: str) -> N
         ({"role": "user", "content": [{"type": "text", "text": "x"}]}, "messages[0].content"),
         ({"role": "assistant", "content": "x", "reasoning_content": "y"},
          "messages[0].reasoning_content"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
     ],
 )  # fmt: skip
 def test_turns_that_are_not_served_are_refused_by_name(turn: Any, field: str) -> None:

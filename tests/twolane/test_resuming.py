@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from twolane.aclient import AsyncClient
-from twolane.errors import InternalError, UnavailableError
+from twolane.calls.resuming import LOST_S
+from twolane.errors import DeadlineError, InternalError, UnavailableError
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 N_TOKENS = 8
@@ -19,6 +20,8 @@ TOKENS = [100 + index for index in range(N_TOKENS)]
 TEXT = "".join(f"é{index} " for index in range(N_TOKENS))
 SECRET = b"0123456789abcdef"
 C = grpc.StatusCode
+# The time may end while a router is asked, or between two of them.
+_NO_ROUTER_IN_TIME = (UnavailableError, DeadlineError)
 
 
 class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
@@ -27,9 +30,12 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self) -> None:
         self.address = ""
+        self.routers: list[str] = []  # as it announces them
         self.breaks_after: int | None = None
+        self.n_lost = 0  # so many of the next Generates, before they begin
         self.moves_after: int | None = None
         self.knows_resume = True
+        self.resumes_well = False  # whether a Resume ends what made it break
         self.tokens = list(TOKENS)
         self.resume_fails: list[grpc.StatusCode] = []
         self.overlap = 0  # tokens that a Resume tells once more
@@ -42,7 +48,8 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.generates.append(request)
-        if self.breaks_after == -1:
+        self.n_lost -= 1
+        if self.breaks_after == -1 or self.n_lost >= 0:
             await context.abort(C.UNAVAILABLE, "Socket closed")
         yield self._first(request.request_id or "drawn")
         n_known = len(request.resume.token_ids)
@@ -55,6 +62,8 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
             await context.abort(C.UNIMPLEMENTED, "Method not found!")
         if self.resume_fails:
             await context.abort(self.resume_fails.pop(0), "no")
+        if self.resumes_well:
+            self.breaks_after = None
         yield self._first("drawn")
         known = request.n_tokens
         async for response in self._tokens(known - self.overlap, known, context):
@@ -66,8 +75,9 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     def _first(self, request_id: str) -> Any:
         return inference_pb2.GenerateResponse(
-            request_id=request_id, seed=7, submission_id="sub", resume_token=SECRET
-        )
+            request_id=request_id, seed=7, submission_id="sub", resume_token=SECRET,
+            routers=self.routers,
+        )  # fmt: skip
 
     async def _tokens(self, first: int, n_known: int, context: Any) -> AsyncIterator[Any]:
         for index in range(first, N_TOKENS):
@@ -125,11 +135,7 @@ async def test_an_answer_whose_router_is_lost_goes_on_at_another(after: int) -> 
 async def test_routers_that_are_lost_in_turn_count_the_takeovers_up() -> None:
     async with two_routers() as (client, one, other):
         one.breaks_after, other.breaks_after = 2, 4
-        stream = client.stream(token_ids=[1])
-        for _ in range(3):
-            await anext(stream)
-        one.breaks_after = None
-        answer = await stream.completion()
+        answer = await client.generate(token_ids=[1])  # the first has passed its break by then
         assert list(answer.token_ids) == TOKENS
         assert [(r.takeover, r.n_tokens) for r in other.resumes + one.resumes] == [(1, 2), (2, 4)]
 
@@ -137,9 +143,16 @@ async def test_routers_that_are_lost_in_turn_count_the_takeovers_up() -> None:
 async def test_a_router_that_breaks_each_time_is_asked_with_pauses() -> None:
     async with two_routers() as (client, one, other):
         one.breaks_after = other.breaks_after = 3
-        with pytest.raises(UnavailableError):
-            await client.generate(token_ids=[1], timeout_s=0.8)
-        assert 2 <= len(one.resumes) + len(other.resumes) < 12
+        began = asyncio.get_running_loop().time()
+        asking = asyncio.create_task(client.generate(token_ids=[1]))
+        async with asyncio.timeout(60):
+            while len(one.resumes) + len(other.resumes) < 6:
+                await asyncio.sleep(0.01)
+        least_s = sum(0.025 * n for n in range(6))  # each pause is half as long, or longer
+        assert asyncio.get_running_loop().time() - began > least_s
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
 
 
 async def test_tokens_that_are_told_again_are_dropped() -> None:
@@ -170,14 +183,9 @@ async def test_an_answer_that_no_worker_has_is_asked_for_again_behind_what_is_he
 
 async def test_who_is_told_that_another_takeover_came_first_counts_on() -> None:
     async with two_routers() as (client, one, other):
-        one.breaks_after = 3
+        one.breaks_after, one.resumes_well = 3, True
         one.resume_fails = other.resume_fails = [C.ABORTED, C.UNAVAILABLE]
-        stream = client.stream(token_ids=[1])
-        await anext(stream)
-        await anext(stream)
-        await anext(stream)
-        one.breaks_after = None
-        answer = await stream.completion()
+        answer = await client.generate(token_ids=[1])
         assert list(answer.token_ids) == TOKENS
         takeovers = sorted(resume.takeover for resume in one.resumes + other.resumes)
         assert takeovers == [1, 2, 3]
@@ -203,10 +211,9 @@ async def test_without_any_router_the_deadline_bounds_the_search() -> None:
     async with two_routers() as (client, one, other):
         one.breaks_after = 3
         other.resume_fails = one.resume_fails = [C.UNAVAILABLE] * 1000
-        began = asyncio.get_running_loop().time()
-        with pytest.raises(UnavailableError, match="after 3 tokens"):
-            await client.generate(token_ids=[1], timeout_s=0.7)
-        assert asyncio.get_running_loop().time() - began < 5.0
+        async with asyncio.timeout(LOST_S):  # so long it would look without a deadline
+            with pytest.raises(_NO_ROUTER_IN_TIME):
+                await client.generate(token_ids=[1], timeout_s=0.7)
 
 
 async def test_a_router_of_an_earlier_version_leaves_a_loss_a_loss() -> None:
@@ -218,10 +225,37 @@ async def test_a_router_of_an_earlier_version_leaves_a_loss_a_loss() -> None:
 
 async def test_where_there_is_one_router_its_loss_is_told_at_once() -> None:
     async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
-        one.breaks_after = 3
+        one.breaks_after, one.routers = 3, [one.address]
         with pytest.raises(UnavailableError, match="after 3 tokens; send the request again"):
             await client.generate(token_ids=[1])
         assert not one.resumes
+
+
+async def test_a_router_that_has_just_started_does_not_pass_for_the_only_one() -> None:
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.breaks_after, one.resumes_well = 3, True
+        await check_whole(client)
+        assert [resume.n_tokens for resume in one.resumes] == [3]
+
+
+async def test_first_request_of_a_client_finds_the_next_router_behind_a_port() -> None:
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.n_lost = 2
+        await check_whole(client, request_id="mine")
+        assert [request.request_id for request in one.generates] == ["mine"] * 3
+
+
+async def test_first_request_of_a_client_fails_where_no_router_is_left_behind_its_port() -> None:
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.n_lost = 1_000
+        with pytest.raises(UnavailableError):
+            await client.generate(token_ids=[1])
+        assert len(one.generates) > 1
+    async with AsyncClient("127.0.0.1:1") as client:
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(UnavailableError):
+            await client.generate(token_ids=[1], timeout_s=90.0)
+        assert asyncio.get_running_loop().time() - began < 45.0
 
 
 async def test_requests_are_spread_and_short_calls_find_a_router_that_answers() -> None:

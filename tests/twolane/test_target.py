@@ -108,7 +108,10 @@ def test_a_key_is_shown_in_plain_text_on_this_machine_alone() -> None:
     ("text", "why"),
     [
         ("curent = 'a'", "there is no curent; there are contexts, current"),
-        ("[contexts.a]\nhost = 'b'", "there is no contexts.a.host; there are api_key, ca"),
+        (
+            "[contexts.a]\nhost = 'b'",
+            "there is no contexts.a.host; there are admin_endpoint, api_key, ca",
+        ),
         ("[contexts.a]\nca = 1", "contexts.a.ca must be a string"),
         ("[contexts.a]\napi_key='x'\ntoken_command='y'", "take one"),
         ("[", "cannot be read"),

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.worker.conftest import Play, WorkerCluster
 from twolane.params import SamplingParams
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.drain import MAX_NAMES
 from twolane.worker.worker import Worker
@@ -24,7 +24,7 @@ def start(
     )
 
 
-def report(worker: Worker) -> worker_pb2.DrainReport:
+def report(worker: Worker) -> drain_pb2.DrainReport:
     load = worker.load()
     assert load.HasField("drain")
     return load.drain
@@ -145,6 +145,42 @@ def test_a_ticket_that_was_taken_makes_the_drain_final(play: Play) -> None:
         start(town, worker, worker)
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(A))
         assert report(worker).is_taken
+
+    play(scene)
+
+
+def test_the_ticket_of_an_earlier_drain_does_not_take_that_of_the_next(play: Play) -> None:
+    async def scene(town: WorkerCluster) -> None:
+        worker = town.add("w", "pd")
+        town.router.drain(worker)
+        await ticket(town, worker)
+        town.router.drain(worker, enabled=False)
+        await town.router.wait_for(lambda: not told(town).draining, 0.1)
+        town.router.drain(worker)
+        await ticket(town, worker)
+        assert report(worker).number == 2
+        town.router.drain(worker, take_ticket=1)
+        await asyncio.sleep(0.1)
+        assert worker.dropped()["stale_ticket"] == 1
+        assert not report(worker).is_taken
+
+    play(scene)
+
+
+def test_a_command_that_knows_of_fewer_drains_than_have_begun_changes_nothing(play: Play) -> None:
+    """A router that was away says it again, and meanwhile another one has drained the worker."""
+
+    async def scene(town: WorkerCluster) -> None:
+        worker = town.add("w", "pd")
+        town.router.drain(worker, begun=0)
+        await ticket(town, worker)
+        town.router.drain(worker, enabled=False, begun=0)
+        await asyncio.sleep(0.1)
+        assert worker.dropped()["stale_drain"] == 1
+        assert report(worker).has_ticket
+        town.router.drain(worker, enabled=False, begun=1)
+        await town.router.wait_for(lambda: not told(town).draining, 0.1)
+        assert worker.dropped()["stale_drain"] == 1
 
     play(scene)
 

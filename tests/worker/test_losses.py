@@ -17,7 +17,7 @@ from twolane.kvtransfer.testing.memory import Faults
 from twolane.params import SamplingParams
 from twolane.prefill_worker.config import PrefillConfig
 from twolane.rpc.params import params_to_proto
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
 from twolane.worker.steps.step_runner import OnSubmitted
@@ -366,7 +366,7 @@ def test_draining_pair_finishes_its_rows(play: Play) -> None:
         start(town, p, d)
         await asyncio.sleep(0.03)
         for worker in (p, d):
-            drain = worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=True))
+            drain = worker_pb2.SessionRequest(drain=drain_pb2.Drain(enabled=True))
             town.router.send(worker, drain)
         await asyncio.sleep(0.001)
         assert not p.is_drained

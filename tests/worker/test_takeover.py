@@ -247,6 +247,28 @@ def test_ended_row_is_adopted_with_its_last_token_for_as_long_as_its_log_is_kept
     play(scene)
 
 
+def test_answer_that_has_ended_is_found_by_its_label_until_another_runs_under_it(
+    play: Play,
+) -> None:
+    async def scene(town: WorkerCluster) -> None:
+        worker = town.add("w", "pd")
+        start(town.router, worker)
+        await town.router.wait_for_kind(A, "FINISHED")
+        other = successor(town, worker)
+        found = await other.find(worker, request_id="order-7")
+        assert found.submission_id == "r"
+        assert [attempt.has_ended for attempt in found.attempts] == [True]
+        assert not (await other.find(worker, request_id="order-8")).submission_id
+        assert not (await other.find(worker, tenant="acme", request_id="order-7")).submission_id
+        start(town.router, worker, attempt=AttemptId("later", 1))
+        await town.router.wait_for(lambda: bool(town.router.tokens[AttemptId("later", 1)]))
+        assert (await other.find(worker, request_id="order-7")).submission_id == "later"
+        await town.router.wait_for_kind(AttemptId("later", 1), "FINISHED")
+        other.close()
+
+    play(scene)
+
+
 def test_row_that_nobody_attaches_after_its_adoption_ends_with_the_grace(play: Play) -> None:
     async def scene(town: WorkerCluster) -> None:
         worker = town.add("w", "pd")

@@ -46,8 +46,9 @@ def test_missing_kills_failures_and_left_pages_are_told() -> None:
     assert len(outcome.problems(CONFIG)) == 4
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("n_kills", [1, pytest.param(5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("n_kills", [1, 5])
 async def test_killed_workers_cost_no_request_and_no_token(n_kills: int) -> None:
     config = KillsConfig(
         n_kills=n_kills,

@@ -28,7 +28,7 @@ class ScriptedRouter(cluster_pb2_grpc.MembershipServiceServicer):
         return cluster_pb2.AnnounceResponse(interval_ms=1000)
 
     async def open(self, role: str) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30.0):
             while role not in self.known:
                 await asyncio.sleep(0.01)
         worker = self.known[role].worker
@@ -74,7 +74,7 @@ async def _read(session: Any, n_tokens: int) -> tuple[list[Any], list[Any]]:
     """Messages until there are so many tokens."""
     tokens: list[Any] = []
     rows: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30.0):
         while len(tokens) < n_tokens:
             message = await session.read()
             tokens += heard(message.tokens)
@@ -84,6 +84,7 @@ async def _read(session: Any, n_tokens: int) -> tuple[list[Any], list[Any]]:
 
 async def test_both_workers_tell_one_answer_as_real_ones_do(router: ScriptedRouter) -> None:
     prefill, decode = await router.open("ROLE_PREFILL"), await router.open("ROLE_DECODE")
+    began = asyncio.get_running_loop().time()
     for session in (prefill, decode):
         await session.write(_assign("a", 5))
     first, handed_over = await _read(prefill, 1)
@@ -93,7 +94,8 @@ async def test_both_workers_tell_one_answer_as_real_ones_do(router: ScriptedRout
     assert [bool(token.finish_reason) for token in tokens] == [False] * 4 + [True]
     assert all(16 <= token.token_id < 100 for token in tokens)
     assert [row.kind for row in handed_over] == [Kind.KIND_HANDED_OVER]
-    assert 0 <= handed_over[0].figures.prefill_s < 1
+    took_s = asyncio.get_running_loop().time() - began
+    assert 0 <= handed_over[0].figures.prefill_s < took_s
     assert [row.kind for row in news] == [Kind.KIND_JOINED, Kind.KIND_FINISHED]
 
 
@@ -101,7 +103,7 @@ async def test_a_step_tells_a_token_of_every_row_in_one_message(router: Scripted
     prefill, decode = await router.open("ROLE_PREFILL"), await router.open("ROLE_DECODE")
     for name in ("a", "b", "c"):
         await prefill.write(_assign(name, 200))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30.0):
         while len(heard((await decode.read()).tokens)) < 3:
             pass
         message = await decode.read()
@@ -115,6 +117,6 @@ async def test_a_cancelled_row_is_told_no_more(router: ScriptedRouter) -> None:
     await _read(decode, 10)
     key = worker_pb2.AttemptKey(submission_id="gone", attempt=1)
     await decode.write(worker_pb2.SessionRequest(cancel=worker_pb2.Cancel(keys=[key])))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30.0):
         while {ROWS[token.row] for token in heard((await decode.read()).tokens)} != {"stays"}:
             pass

@@ -125,13 +125,16 @@ def test_a_wrapped_method_answers_as_before() -> None:
 
 def test_a_process_that_is_started_meanwhile_is_traced_and_no_other(tmp_path: Path) -> None:
     program = (
-        "import sys, time; before = 'benchmarks.gaps.stamps' in sys.modules;"
-        "from benchmarks.load.caller import Answer;"
-        "answer = Answer(0.0) if before else sys.exit('untraced');"
-        "answer.note(2, 1.0); import gc; gc.collect(); time.sleep(0.7)"
+        "import gc, os, sys, time; before = 'benchmarks.gaps.stamps' in sys.modules\n"
+        "from benchmarks.load.caller import Answer\n"
+        "answer = Answer(0.0) if before else sys.exit('untraced')\n"
+        "answer.note(2, 1.0); gc.collect(); written = f'{sys.argv[1]}/{os.getpid()}.stamps'\n"
+        "size = lambda: os.path.exists(written) and os.stat(written).st_size\n"
+        "n_bytes = size()\n"
+        "while size() == n_bytes: gc.collect(); time.sleep(0.01)\n"
     )
     with traced(tmp_path):
-        child = subprocess.Popen([sys.executable, "-c", program])
+        child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
         assert child.wait() == 0
     rows = read_stamps(tmp_path / f"{child.pid}.stamps")
     of = {stage: rows[rows[:, 0] == nth] for nth, stage in enumerate(STAGES)}

@@ -50,14 +50,15 @@ async def test_a_run_that_is_halted_ends_at_once_without_what_was_under_way(
     n_tokens = np.array([2, 2, 6_000, 2])
     plan = Plan(np.array([0.0, 0.1, 0.2, 60.0]), np.full(4, 3), n_tokens, 0)
     first: list[int] = []
+    ended: list[int] = []
     records = await run_plan(
         plan,
         [1],
         [_target(door.endpoint)],
         ClientProcessesConfig(n_clients=2),
-        lambda *_: None,
+        lambda _, record: ended.append(record.index),
         on_first=lambda _, index: first.append(index),
-        halt=lambda at_s: len(first) == 3 and at_s > 1.0,
+        halt=lambda at_s: len(first) == 3 and len(ended) == 2,
     )
     assert [record.index for record in records["one"]] == [0, 1]
     assert sorted(first) == [0, 1, 2]

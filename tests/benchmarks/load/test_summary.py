@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.load.compare import compare, show
@@ -33,6 +35,12 @@ def test_a_point_is_measured_over_all_its_runs() -> None:
     assert figures["cached_prompt_tokens"] == 48
     assert figures["moved_mib"] == pytest.approx(3)
     assert figures["prefill_p50_ms"] == pytest.approx(80)
+
+
+def test_tokens_that_came_at_once_came_in_one_message() -> None:
+    in_pairs = replace(GOOD, token_times_s=(0.1, 0.1, 0.12, 0.12))
+    assert measure(POINT, SLO)["tokens_per_message"] == 1
+    assert measure(Point([Run(1, 4.0, [in_pairs])]), SLO)["tokens_per_message"] == 2
 
 
 def test_nothing_answered_gives_no_figures_rather_than_good_ones() -> None:

@@ -46,13 +46,13 @@ def test_a_window_starts_at_zero_and_keeps_its_gaps(azure_file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("when,in,out\n1,2,3\n", "header"),
-        ("", "header"),
-        ("arrival_ms,prompt_tokens,output_tokens\n", "no requests"),
+        ("when,in,out\n1,2,3\n", "the first line is"),
+        ("", "the first line is"),
+        ("arrival_ms,prompt_tokens,output_tokens\n", "no request"),
         ("arrival_ms,prompt_tokens,output_tokens\n0,5,5\n7,many,5\n", "line 3"),
         ("arrival_ms,prompt_tokens,output_tokens\n0,5\n", "line 2"),
-        ("arrival_ms,prompt_tokens,output_tokens\n9,5,5\n3,5,5\n", "order"),
-        ("arrival_ms,prompt_tokens,output_tokens\n0,5,0\n", "without tokens"),
+        ("arrival_ms,prompt_tokens,output_tokens\n9,5,5\n3,5,5\n", "before the line above"),
+        ("arrival_ms,prompt_tokens,output_tokens\n0,5,0\n", "at least one token"),
     ],
 )
 def test_a_broken_trace_is_refused_with_what_is_wrong(

@@ -8,7 +8,6 @@ import os
 import queue
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,12 +19,15 @@ from typing import Any, Self
 
 import psutil
 
-from twolane import AdminClient, Client
+from tests.ports import free_ports
+from tests.processes import is_alive
+from twolane import AdminClient, Client, DeadlineError, UnavailableError
 from twolane.deploy.process.evidence import Evidence, read_evidence
 from twolane.rpc.secret import new_secret
 from twolane.status import ClusterStatus
 
 AGENT = (sys.executable, "-m", "twolane.deploy", "agent")
+CONTROLLER = (sys.executable, "-m", "twolane.deploy", "controller")
 WITHIN_S = 60.0  # far more than anything here takes on a busy machine
 
 
@@ -36,14 +38,6 @@ def wait_until(holds: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
         assert time.monotonic() < end_s, "it did not come to hold"
         time.sleep(0.05)
     return value
-
-
-def free_ports(n: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(n)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 class Launcher:
@@ -75,6 +69,15 @@ class Launcher:
 
         event: dict[str, Any] = wait_until(found)
         return event
+
+    def n_events(self) -> int:
+        """How many have come so far."""
+        self._take()
+        return len(self.events)
+
+    def number(self, event: dict[str, Any]) -> int:
+        """Of one that `until` has returned."""
+        return next(i for i, each in enumerate(self.events) if each is event)
 
     def kinds(self, name: str) -> list[str]:
         self._take()
@@ -130,6 +133,9 @@ class AgentCluster:
         self._ports = dict(zip(self.hosts, ports, strict=True))
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._launchers: list[Launcher] = []
+        self._controllers: list[subprocess.Popen[bytes]] = []
+        self.heartbeat = self.folder / "heartbeat"
+        self.ready = self.folder / "ready"
         self.topology = self.folder / "cluster.yaml"
         self.topology.write_text(
             json.dumps(
@@ -155,20 +161,24 @@ class AgentCluster:
         for launcher in self._launchers:
             if launcher.process.poll() is None:
                 launcher.kill()
-        for agent in self.agents.values():
-            agent.kill()
-            agent.wait()
-        for process in self.processes():
+            else:
+                launcher.close()
+        for process in (*self._controllers, *self.agents.values()):
             process.kill()
+            process.wait()
+        left = self.processes()
+        for each in left:
+            each.kill()
+        wait_until(lambda: not any(map(is_alive, left)))  # nobody writes to the folder any more
         shutil.rmtree(self.folder)
 
-    def start_agent(self, host: str) -> None:
+    def start_agent(self, host: str, *options: str) -> None:
         """Returns when it serves."""
         listen = ["--listen", f"127.0.0.1:{self._ports[host]}"]
         state = ["--state-dir", str(self.folder / host), "--gpus", ""]
         with (self.folder / f"{host}.log").open("ab") as log:
             self.agents[host] = subprocess.Popen(
-                [*AGENT, "--host-name", host, *listen, *state],
+                [*AGENT, "--host-name", host, *listen, *state, *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=self.environment,
@@ -181,6 +191,20 @@ class AgentCluster:
     def kill_agent(self, host: str) -> None:
         self.agents[host].kill()
         self.agents[host].wait()
+
+    def remake(self, host: str, *options: str) -> None:
+        """A new pod of that name: its agent is new, and its disk is empty."""
+        shutil.rmtree(self.folder / host)
+        self.start_agent(host, *options)
+
+    def controller(self) -> subprocess.Popen[bytes]:
+        """It writes a heartbeat to `self.heartbeat`."""
+        options = ["--topology", str(self.topology), "--heartbeat-file", str(self.heartbeat)]
+        options += ["--ready-file", str(self.ready)]
+        with (self.folder / "controller.log").open("ab") as log:
+            started = subprocess.Popen([*CONTROLLER, *options], stderr=log, env=self.environment)
+        self._controllers.append(started)
+        return started
 
     def launcher(self, *options: str) -> Launcher:
         launcher = Launcher(self.topology, self.environment, *options)
@@ -225,10 +249,21 @@ class AgentCluster:
             env=self.environment,
         )
 
-    def status(self) -> ClusterStatus:
+    def admin(self) -> AdminClient:
         (path,) = self.folder.glob("twolane-agent-*/admin.sock")
-        with AdminClient(f"unix:{path}") as admin:
+        return AdminClient(f"unix:{path}")
+
+    def status(self) -> ClusterStatus:
+        with self.admin() as admin:
             return admin.status()
+
+    def alive(self) -> dict[str, str]:
+        """The hosts of the workers that take work, by name; empty while no router answers."""
+        try:
+            workers = self.status().workers
+        except (UnavailableError, DeadlineError):
+            return {}
+        return {its.worker_id: its.host for its in workers if its.state == "alive"}
 
     def answers(self, n_tokens: int = 4) -> bool:
         with Client(self.endpoint) as client:

@@ -19,7 +19,7 @@ from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.errors import NotProvenError
-from twolane.deploy.process.evidence import boot_id, digest, read_evidence
+from twolane.deploy.process.evidence import boot_id, read_evidence
 from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
 from twolane.security.credentials import Credentials
@@ -55,14 +55,18 @@ class GateOf(Gate):
 
 
 @asynccontextmanager
-async def agent(tmp_path: Path, role: Role = Role.LOCAL) -> AsyncIterator[AgentServer]:
+async def agent(
+    tmp_path: Path, role: Role = Role.LOCAL, *, start_s: float = 60.0, host_uid: str = ""
+) -> AsyncIterator[AgentServer]:
     config = AgentConfig(
         host_name="node-a",
+        host_uid=host_uid,
         state_dir=tmp_path / "state",
         log_dir=tmp_path / "logs",
         credentials=CREDENTIALS,
         gpus=("0", "1"),
         heartbeat_s=0.05,
+        start_s=start_s,
     )
     gate = None if role is Role.LOCAL else GateOf(role)
     server = AgentServer(config, command=DUMMY, gate=gate)
@@ -113,14 +117,6 @@ async def test_started_process_has_left_its_evidence_and_is_watched(tmp_path: Pa
             wanted.epoch,
             "killed by SIGKILL",
             "A",
-        )
-
-
-async def test_why_a_process_does_not_start_is_the_answer(tmp_path: Path) -> None:
-    async with agent(tmp_path) as server, client(server) as ours:
-        assert (await ours.start(spec("refuse"))).error == "w: the model is square"
-        assert not [*read_evidence(tmp_path / "state")] or not is_alive(
-            next(read_evidence(tmp_path / "state")).pid
         )
 
 
@@ -215,7 +211,7 @@ async def test_start_that_a_higher_term_overtakes_leaves_nothing(tmp_path: Path)
     async with agent(tmp_path) as server, client(server) as old, client(server, SECOND) as new:
         wanted = spec("slow")
         starting = asyncio.create_task(old.start(wanted))
-        pid = await _pid_of(tmp_path, wanted.epoch)
+        pid = await pid_of(tmp_path, wanted.epoch)
         fenced = await new.fence("w", epoch=wanted.epoch)
         assert fenced.result == RESULT.RESULT_FENCED
         assert not is_alive(pid)
@@ -258,9 +254,9 @@ async def test_start_whose_controller_is_gone_leaves_nothing(tmp_path: Path) -> 
         async with client(server) as ours:
             wanted = spec("slow")
             starting = asyncio.create_task(ours.start(wanted))
-            pid = await _pid_of(tmp_path, wanted.epoch)
+            pid = await pid_of(tmp_path, wanted.epoch)
             starting.cancel()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while is_alive(pid):
                 await asyncio.sleep(0.01)
 
@@ -269,7 +265,7 @@ async def test_process_that_still_starts_ends_with_its_agent(tmp_path: Path) -> 
     wanted = spec("slow")
     async with agent(tmp_path) as server, client(server) as ours:
         starting = asyncio.create_task(ours.start(wanted))
-        pid = await _pid_of(tmp_path, wanted.epoch)
+        pid = await pid_of(tmp_path, wanted.epoch)
     assert not is_alive(pid)
     with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
         await starting
@@ -305,11 +301,11 @@ async def test_agent_that_ends_all_leaves_nothing_and_starts_nothing_more(tmp_pa
         started = (await ours.start(spec("stubborn", "started"))).process
         wanted = spec("slow")
         starting = asyncio.create_task(ours.start(wanted))
-        pid = await _pid_of(tmp_path, wanted.epoch)
+        pid = await pid_of(tmp_path, wanted.epoch)
         await server.agent.end_all()
         assert not any(is_alive(each) for each in (found.pid, started.pid, pid))
         assert "fenced" in (await starting).error
-        assert (await ours.start(spec())).error == "w: its agent ends"
+        assert (await ours.start(spec())).error == "w: its agent is ending"
         assert not [*read_evidence(tmp_path / "state")]
 
 
@@ -357,7 +353,7 @@ async def test_heartbeat_file_moves_while_the_agent_lives(tmp_path: Path) -> Non
     path = tmp_path / "state" / HEARTBEAT
     async with agent(tmp_path):
         first = path.read_text()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while path.read_text() in (first, ""):
                 await asyncio.sleep(0.01)
 
@@ -373,12 +369,6 @@ def test_term_outlives_the_agent_and_only_rises(tmp_path: Path) -> None:
     assert TermFile(tmp_path / "term").highest == Term(3, "another")
 
 
-def test_specs_that_differ_in_epoch_and_ports_alone_have_one_digest() -> None:
-    first = spec()
-    assert digest(first) == digest(replace(first.reborn(), routers=("h:1",), state_dir="/s"))
-    assert digest(first) != digest(replace(first, roles=("prefill",)))
-
-
 def _handle(process: agent_pb2.HostProcess):  # type: ignore[no-untyped-def]
     from twolane.deploy.agent.client import handle_of_process
 
@@ -390,9 +380,9 @@ async def _last(watching: AsyncIterator[agent_pb2.WatchResponse]) -> None:
         pass
 
 
-async def _pid_of(tmp_path: Path, epoch: int) -> int:
+async def pid_of(tmp_path: Path, epoch: int) -> int:
     """Of a process that is starting, as soon as it has left its evidence."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for evidence in read_evidence(tmp_path / "state"):
                 if evidence.epoch == epoch:

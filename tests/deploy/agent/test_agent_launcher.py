@@ -6,28 +6,34 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.deploy.clusters import model_with
+from tests.ports import free_ports
 from tests.processes import is_alive
+from tests.until import WITHIN_S, until
+from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.host_link import LinkConfig
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.server import AgentServer
-from twolane.deploy.errors import DeposedError, NotProvenError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, RefusedError, StartError
 from twolane.deploy.process.evidence import read_evidence
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.specs import WorkerSpec, new_epoch
 from twolane.security.credentials import Credentials
+from twolane.v1 import acts_pb2
 
 DUMMY = (sys.executable, str(Path(__file__).parents[1] / "dummy_process.py"))
 CREDENTIALS = Credentials()
-QUICK = LinkConfig(silence_s=1.0, reconnect_s=0.05, connect_s=10.0)
+CODE = grpc.StatusCode
+QUICK = LinkConfig(silence_s=60.0, reconnect_s=0.05, connect_s=60.0, remember_s=0.0)
 
 
 def spec(host: str, name: str = "w", behaviour: str = "ok") -> WorkerSpec:
@@ -47,28 +53,41 @@ class Hosts:
     def __init__(self, tmp_path: Path) -> None:
         self._tmp_path = tmp_path
         self._servers: dict[str, AgentServer] = {}
-        self._ports = {"a": 0, "b": 0}
+        self._ports = dict(zip("ab", free_ports(2), strict=True))
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, host_uid: str = "") -> None:
+        """`host_uid` is a pod's, whose disk is its own."""
         config = AgentConfig(
             host_name=name,
+            host_uid=host_uid,
             port=self._ports[name],
-            state_dir=self._tmp_path / name,
-            log_dir=self._tmp_path / "logs",
+            state_dir=self._tmp_path / f"{name}{host_uid}",
+            log_dir=self.log_dir(name),
             credentials=CREDENTIALS,
             heartbeat_s=0.1,
         )
-        server = self._servers[name] = await AgentServer(config, command=DUMMY).__aenter__()
-        self._ports[name] = int(server.endpoint.rpartition(":")[2])
+        self._servers[name] = await AgentServer(config, command=DUMMY).__aenter__()
+
+    def log_dir(self, name: str) -> Path:
+        return self._tmp_path / f"logs-{name}"
 
     async def stop(self, name: str) -> None:
         await self._servers.pop(name).__aexit__(None, None, None)
 
+    async def lose(self, name: str, launcher: AgentLauncher) -> None:
+        """Stop it, and let so much time pass for the launcher that it calls the host silent."""
+        await self.stop(name)
+        link = launcher._links[name]
+        await until(lambda: link._watching is None or link._watching.done())  # all is heard
+        clock = link._clock
+        link._clock = lambda: clock() + 2 * QUICK.silence_s
+        assert state(launcher, name) == "silent"
+
     async def stop_all(self) -> None:
         for name in list(self._servers):
             await self.stop(name)
-        for name in self._ports:
-            for evidence in read_evidence(self._tmp_path / name):
+        for state_dir in self._tmp_path.iterdir():
+            for evidence in read_evidence(state_dir):
                 if is_alive(evidence.pid):
                     os.killpg(evidence.pid, signal.SIGKILL)
 
@@ -110,12 +129,6 @@ async def launched_on(hosts: Hosts, name: str) -> AsyncIterator[AgentLauncher]:
     await launcher.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.02)
-
-
 def state(launcher: AgentLauncher, name: str) -> str:
     return next(host.state for host in launcher.hosts() if host.name == name)
 
@@ -127,6 +140,29 @@ async def test_process_starts_on_its_host_and_its_end_is_told(hosts: Hosts) -> N
         assert is_alive(handle.pid)
         os.kill(handle.pid, signal.SIGKILL)
         assert await launcher.wait_exit(handle) == "killed by SIGKILL (proof of class A)"
+
+
+async def test_the_log_of_an_ended_process_is_read_where_it_ran_last(hosts: Hosts) -> None:
+    asked = acts_pb2.ReadLogRequest(name="w")
+    async with launched(hosts) as launcher:
+        with pytest.raises(RefusedError, match=r"no host that answers has a log of w$"):
+            await launcher.read_log(asked)
+        for host, line in (("b", "dummy worker ok"), ("a", "no such luck")):
+            behaviour = "ok" if host == "b" else "crash"
+            with suppress(StartError):
+                await launcher.fence(await launcher.start(spec(host, behaviour=behaviour)))
+            found = await launcher.read_log(asked)
+            assert found.source == f"the agent of {host}"
+            assert any(line in each for each in found.lines)
+        await hosts.lose("a", launcher)
+        assert (await launcher.read_log(asked)).source == "the agent of b"
+        hosts.log_dir("b").joinpath("v.log").mkdir()
+        asked.name = "v"
+        with pytest.raises(RefusedError, match=r"\(b: the log of v cannot be read: .*; silent: a"):
+            await launcher.read_log(asked)
+        asked.name = "u"
+        with pytest.raises(RefusedError, match=r"a log of u \(silent: a\)"):
+            await launcher.read_log(asked)
 
 
 async def test_failure_to_start_is_told_with_the_process_own_words(hosts: Hosts) -> None:
@@ -202,8 +238,7 @@ async def test_process_that_is_placed_elsewhere_ends_first(hosts: Hosts) -> None
 async def test_process_of_a_silent_host_is_not_started_elsewhere(hosts: Hosts) -> None:
     async with launched(hosts) as launcher:
         handle = await launcher.start(spec("a"))
-        await hosts.stop("a")
-        await until(lambda: state(launcher, "a") == "silent")
+        await hosts.lose("a", launcher)
         with pytest.raises(StartError, match="w may still run: a silent; no fence command"):
             await launcher.start(spec("b"))
         assert is_alive(handle.pid)
@@ -216,8 +251,7 @@ async def test_process_of_a_silent_host_is_not_started_elsewhere(hosts: Hosts) -
 async def test_silent_host_without_fence_command_proves_nothing(hosts: Hosts) -> None:
     async with launched(hosts) as launcher:
         handle = await launcher.start(spec("a"))
-        await hosts.stop("a")
-        await until(lambda: state(launcher, "a") == "silent")
+        await hosts.lose("a", launcher)
         waiting = asyncio.create_task(launcher.wait_exit(handle))
         with pytest.raises(NotProvenError, match=r"^a silent; no fence command$"):
             await launcher.fence(handle)
@@ -235,8 +269,7 @@ async def test_fence_command_that_says_off_is_a_proof_of_class_c(
     command = f'echo "$TWOLANE_HOST" >> {tmp_path}/fenced'
     async with launched(hosts, command) as launcher:
         handles = [await launcher.start(spec("a", name)) for name in ("v", "w")]
-        await hosts.stop("a")
-        await until(lambda: state(launcher, "a") == "silent")
+        await hosts.lose("a", launcher)
         await asyncio.gather(*map(launcher.fence, handles))
         for handle in handles:
             assert "class C" in await launcher.wait_exit(handle)
@@ -244,18 +277,56 @@ async def test_fence_command_that_says_off_is_a_proof_of_class_c(
         assert set(launcher.declared_dead) == {handle.epoch for handle in handles}
         assert state(launcher, "a") == "off"
         await hosts.start("a")  # it was not off: what runs there is a zombie
-        await until(lambda: not any(is_alive(handle.pid) for handle in handles))
+        # after a minute they would end by themselves
+        await until(lambda: not any(is_alive(handle.pid) for handle in handles), within_s=30.0)
 
 
 async def test_fence_command_that_fails_proves_nothing(hosts: Hosts) -> None:
     async with launched(hosts, "exit 3") as launcher:
         handle = await launcher.start(spec("a"))
-        await hosts.stop("a")
-        await until(lambda: state(launcher, "a") == "silent")
-        with pytest.raises(NotProvenError, match="its fence command ended with 3"):
+        await hosts.lose("a", launcher)
+        with pytest.raises(NotProvenError, match="its fence command exited with 3"):
             await launcher.fence(handle)
         assert is_alive(handle.pid)
         await hosts.start("a")
+
+
+async def test_fence_command_that_does_not_end_is_killed_and_proves_nothing(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    impatient = replace(QUICK, fence_command_s=1.0)
+    specs = hosts.specs(f"sleep 1000 & echo $! > {pid}; wait")
+    launcher = await AgentLauncher.connected(specs, CREDENTIALS, impatient)
+    handle = await launcher.start(spec("a"))
+    await hosts.lose("a", launcher)
+    async with asyncio.timeout(WITHIN_S):
+        while not pid.exists() or not pid.read_text():  # on a busy machine it may not come so far
+            with pytest.raises(NotProvenError, match="its fence command has not ended within 1 s"):
+                await launcher.fence(handle)
+    await until(lambda: not is_alive(int(pid.read_text())))
+    assert is_alive(handle.pid)
+    await hosts.start("a")
+    await launcher.close()
+
+
+async def test_host_that_answers_is_not_switched_off_when_a_fence_fails(
+    hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*_: object, **__: object) -> None:
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(CODE.DEADLINE_EXCEEDED, nothing, nothing, "too late")
+
+    async with launched(hosts, f"touch {tmp_path}/fenced") as launcher:
+        handle = await launcher.start(spec("a"))
+        with monkeypatch.context() as patch:
+            patch.setattr(AgentClient, "fence", late)
+            with pytest.raises(NotProvenError, match=r"^a: too late$"):
+                await launcher.fence(handle)
+        assert not (tmp_path / "fenced").exists()
+        assert is_alive(handle.pid)
+        await launcher.fence(handle)
+        assert not is_alive(handle.pid)
 
 
 async def test_operator_is_not_believed_of_a_host_that_answers(hosts: Hosts) -> None:
@@ -278,12 +349,29 @@ async def test_operator_is_believed_of_a_host_that_went_off_a_moment_ago(hosts: 
     await launcher.close()
 
 
+async def test_operator_is_believed_of_a_pod_whose_successor_came_a_moment_ago(
+    hosts: Hosts,
+) -> None:
+    await hosts.stop("b")
+    await hosts.start("b", host_uid="first")
+    slow = replace(QUICK, silence_s=300.0, reconnect_s=1.0)
+    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, slow)
+    handle = await launcher.start(spec("b"))
+    await hosts.stop("b")
+    os.killpg(handle.pid, signal.SIGKILL)
+    await hosts.start("b", host_uid="second")
+    assert await launcher.say_off("b") == "earlier pods of the name b are off: proof of class C"
+    assert "proof of class C" in await launcher.wait_exit(handle)
+    assert launcher.declared_dead == {handle.epoch: "b"}
+    await launcher.close()
+
+
 async def test_seats_of_a_silent_host_are_shown_by_a_launcher_that_never_heard_it(
     hosts: Hosts,
 ) -> None:
     await hosts.stop("b")
-    impatient = replace(QUICK, connect_s=0.5)
-    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, impatient)
+    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+    launcher._links["b"]._config = replace(QUICK, connect_s=0.2)  # so long it is waited for
     with pytest.raises(StartError, match="is silent"):
         await launcher.start(replace(spec("b"), devices=("0", "1")))
     (_, b) = launcher.hosts()
@@ -293,7 +381,7 @@ async def test_seats_of_a_silent_host_are_shown_by_a_launcher_that_never_heard_i
 
 async def test_agent_of_another_name_is_refused(hosts: Hosts) -> None:
     wrong = [replace(host, name="c") for host in hosts.specs()[:1]]
-    with pytest.raises(StartError, match="is that of a, not c"):
+    with pytest.raises(StartError, match="is the one of a, not of c"):
         await AgentLauncher.connected(wrong, CREDENTIALS, QUICK)
 
 

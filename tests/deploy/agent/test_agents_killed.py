@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 
 import psutil
 import pytest
@@ -72,9 +71,8 @@ def test_random_deaths_of_agents_and_launchers_fail_no_request(rounds: int) -> N
         finally:
             load.close()
         assert load.failures == []
-        statuses = Counter(worker.state for worker in cluster.status().workers)
-        assert statuses == {"alive": 4}
-        assert cluster.command("down").returncode == 0
+        wait_until(lambda: [its.state for its in cluster.status().workers] == ["alive"] * 4)
+        assert cluster.command("down", "--yes").returncode == 0
         assert launcher.close() == 0
         assert cluster.processes() == []
 
@@ -95,9 +93,10 @@ def strike(chance: random.Random, cluster: AgentCluster, launcher: Launcher) -> 
             cluster.start_agent(host)
             return attached(cluster)
         case "pause":
+            n_events = launcher.n_events()
             with stopped(psutil.Process(cluster.agents[host].pid)):
-                launcher.until("lost", host, after=len(launcher.events))
-            launcher.until("found", host, after=len(launcher.events))
+                lost = launcher.until("lost", host, after=n_events)
+            launcher.until("found", host, after=launcher.number(lost))
     return launcher
 
 

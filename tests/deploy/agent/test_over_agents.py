@@ -12,14 +12,14 @@ import pytest
 
 from tests.deploy.agent.agent_cluster import AgentCluster, Launcher, stopped, wait_until
 from tests.processes import is_alive
+from tests.timing import PATIENT
 
 POOLS: list[dict[str, Any]] = [{"role": "prefill"}, {"role": "decode", "workers": 2}]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[AgentCluster]:
-    timing = {"heartbeat_s": 0.3, "suspicion_s": 1.0, "lease_s": 2.0}
-    with AgentCluster((2, 1), POOLS, timing=timing) as cluster:
+    with AgentCluster((2, 1), POOLS, timing=PATIENT) as cluster:
         yield cluster
 
 
@@ -28,14 +28,10 @@ def launcher(cluster: AgentCluster) -> Iterator[Launcher]:
     """One that has started or found the cluster. All is up at the end again."""
     launcher = cluster.launcher()
     launcher.until("ready")
-    wait_until(lambda: n_alive(cluster) == 3)
+    wait_until(lambda: len(cluster.alive()) == 3)
     yield launcher
     if launcher.process.poll() is None:
         launcher.kill()
-
-
-def n_alive(cluster: AgentCluster) -> int:
-    return [worker.state for worker in cluster.status().workers].count("alive")
 
 
 def test_workers_are_on_the_hosts_that_have_seats(
@@ -81,12 +77,12 @@ def test_launcher_that_another_one_has_replaced_ends_and_leaves_all_running(
 def test_agent_that_is_killed_takes_nobody_with_it_and_its_successor_finds_all(
     cluster: AgentCluster, launcher: Launcher
 ) -> None:
-    before = cluster.pids()
+    before, n_events = cluster.pids(), launcher.n_events()
     cluster.kill_agent("node-a")
-    launcher.until("lost", "node-a")
+    lost = launcher.until("lost", "node-a", after=n_events)
     assert cluster.answers()
     cluster.start_agent("node-a")
-    launcher.until("found", "node-a")
+    launcher.until("found", "node-a", after=launcher.number(lost))
     assert cluster.pids() == before
     os.kill(before["prefill-0"], signal.SIGKILL)
     died = launcher.until("died", "prefill-0")
@@ -97,34 +93,50 @@ def test_nothing_is_started_on_the_seats_of_a_silent_host(
     cluster: AgentCluster, launcher: Launcher
 ) -> None:
     name = next(w.worker_id for w in cluster.status().workers if w.host == "node-b")
-    old = cluster.evidence(name)
+    old, n_events = cluster.evidence(name), launcher.n_events()
     with stopped(psutil.Process(cluster.agents["node-b"].pid)):
         os.kill(old.pid, signal.SIGKILL)
-        lost = launcher.until("lost", "node-b")
+        lost = launcher.until("lost", "node-b", after=n_events)
         assert lost["text"] == f"lost 1 seat (silent; no fence command): {name}"
         shown = cluster.command("status", "--endpoint", f"unix:{admin(cluster)}").stdout
         assert "lost 1 seat since" in shown
         assert "(node-b silent; no fence command)" in shown
-        refused = cluster.command("fence", name)
+        refused = cluster.command("fence", "--yes", name)
         assert refused.returncode == 5
         assert "not proven: node-b silent; no fence command" in refused.stderr
         assert "died" not in launcher.kinds(name)
         assert cluster.answers(), "the other decode worker serves"
     launcher.until("died", name)
-    wait_until(lambda: n_alive(cluster) == 3)
+    wait_until(lambda: len(cluster.alive()) == 3)
     assert cluster.evidence(name).epoch != old.epoch
 
 
 def test_fence_prints_the_class_of_its_proof(cluster: AgentCluster, launcher: Launcher) -> None:
+    launcher.until("started", "decode-0")
     old = cluster.evidence("decode-0")
-    done = cluster.command("fence", "decode-0")
+    done = cluster.command("fence", "--yes", "decode-0", "--reason", "dust")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("decode-0 ")
+    plan, proof = done.stdout.splitlines()
+    assert plan.startswith("decode-0: runs on node-")
+    assert proof.startswith("decode-0 ")
+    assert proof.endswith(" (proof of class A)")
+    assert not is_alive(old.pid)
+    assert ": fence decode-0 (dust)" in launcher.until("operator", "")["text"]
+    unknown = cluster.command("fence", "--yes", "decode-7")
+    assert unknown.returncode == 2
+    assert "decode-7" in unknown.stderr
+
+
+def test_fence_at_the_launchers_own_socket_works_without_routers(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    launcher.until("started", "decode-0")
+    old = cluster.evidence("decode-0")
+    (path,) = cluster.folder.glob("twolane-*/ctl.sock")
+    done = cluster.command("fence", "--yes", "decode-0", "--endpoint", f"unix:{path}")
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(" (proof of class A)\n")
     assert not is_alive(old.pid)
-    assert ": fence decode-0" in launcher.until("operator", "decode-0")["text"]
-    unknown = cluster.command("fence", "decode-7")
-    assert unknown.returncode == 5
 
 
 def test_zombie_of_a_host_that_an_operator_called_off_is_refused_and_killed(
@@ -132,24 +144,25 @@ def test_zombie_of_a_host_that_an_operator_called_off_is_refused_and_killed(
 ) -> None:
     name = next(w.worker_id for w in cluster.status().workers if w.host == "node-b")
     old = cluster.evidence(name)
-    early = cluster.command("fence", "--host", "node-b", "--i-saw-it-off")
+    early = cluster.command("fence", "--yes", "--host", "node-b", "--i-saw-it-off")
     assert early.returncode == 5
     assert "node-b answers" in early.stderr
+    n_events = launcher.n_events()
     with stopped(psutil.Process(cluster.agents["node-b"].pid), psutil.Process(old.pid)):
-        launcher.until("lost", "node-b")
-        done = cluster.command("fence", "--node", "node-b", "--i-saw-it-off")
+        launcher.until("lost", "node-b", after=n_events)
+        done = cluster.command("fence", "--yes", "--node", "node-b", "--i-saw-it-off")
         assert done.stdout == "node-b is off: proof of class C\n", done.stderr
         died = launcher.until("died", name)
         assert died["text"].endswith("(proof of class C)")
         wait_until(lambda: state_of(cluster, old.epoch) in ("gone", ""))
     wait_until(lambda: not is_alive(old.pid))
-    wait_until(lambda: n_alive(cluster) == 3)
+    wait_until(lambda: len(cluster.alive()) == 3)
     assert cluster.evidence(name).epoch != old.epoch
 
 
 def test_down_leaves_no_process(cluster: AgentCluster, launcher: Launcher) -> None:
-    assert len(cluster.processes()) == 4
-    done = cluster.command("down")
+    wait_until(lambda: len(cluster.processes()) == 4)
+    done = cluster.command("down", "--yes")
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
     assert launcher.close() == 0
     assert cluster.processes() == []
@@ -159,8 +172,8 @@ def test_down_ends_a_cluster_that_has_no_launcher(
     cluster: AgentCluster, launcher: Launcher
 ) -> None:
     launcher.kill()
-    assert cluster.command("down").returncode == 3
-    done = cluster.command("down", "--topology", str(cluster.topology))
+    assert cluster.command("down", "--yes").returncode == 3
+    done = cluster.command("down", "--yes", "--topology", str(cluster.topology))
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
     assert cluster.processes() == []
 

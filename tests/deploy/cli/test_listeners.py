@@ -8,14 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy import __main__ as by_hand
 from twolane.deploy.__main__ import main
+from twolane.deploy.agent.config import AgentConfig
+from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.cli.up_command import up
-from twolane.deploy.process import child
-from twolane.deploy.spec.listeners import check_listeners, insecure_listeners
-from twolane.deploy.spec.specs import ProcessSpec
+from twolane.deploy.spec.listeners import check_listeners, insecure_listeners, warn_of
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
+from twolane.rpc.secret import new_secret
 from twolane.security.certs import init, issue
+from twolane.security.credentials import Credentials
 
 FAKE = ["--engine", "fake"]
 CLUSTER = cluster_with(model_with(engine="fake"), prefill=1, decode=1, host="0.0.0.0")
@@ -44,7 +49,9 @@ def test_up_beyond_the_loopback_without_tls_is_refused_with_the_line_to_type(
         "--tls-key ~/.config/twolane/certs/router-0.key"
     )
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("Error: --host 0.0.0.0 is not this machine alone, so it needs TLS")
+    assert lines[0].startswith(
+        "Error: --host 0.0.0.0 can be reached from other machines, so it needs TLS"
+    )
     assert lines[1:] == [
         "  twolane certs init",
         "  twolane certs issue router/router-0 --host $(hostname) --host localhost",
@@ -63,7 +70,7 @@ def test_what_is_there_already_need_not_be_typed(
     with pytest.raises(SystemExit):
         up(["--bind-host", "10.0.0.5"], obj=home)
     said = capsys.readouterr().err
-    assert "--bind-host 10.0.0.5 is not this machine alone" in said
+    assert "--bind-host 10.0.0.5 can be reached from other machines" in said
     assert "  twolane certs i" not in said
 
 
@@ -86,7 +93,7 @@ def test_processes_that_are_started_by_hand_refuse_it_too(
         main(arguments)
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"Error: {option} is not this machine alone")
+    assert said.startswith(f"Error: {option} can be reached from other machines")
     assert "python -m twolane.deploy" in said
     assert "--insecure" in said
 
@@ -113,9 +120,36 @@ async def test_the_log_says_each_minute_what_is_insecure(
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     caplog.set_level(logging.WARNING)
-    warning = asyncio.create_task(child._warn(["--host 0.0.0.0"]))
+    warning = asyncio.create_task(warn_of(["--host 0.0.0.0"]))
     await third.wait()
     warning.cancel()
     said = [record.getMessage() for record in caplog.records]
     assert said == ["without TLS, reached from other machines: --host 0.0.0.0"] * 3
     assert waits == [60.0] * 3
+
+
+@pytest.mark.parametrize(("options", "shares"), [((), False), (("--routers", "4"), True)])
+def test_routers_that_are_started_by_hand_share_their_ports_if_they_are_several(
+    options: tuple[str, ...], shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RouterSpec] = []
+    monkeypatch.setattr(by_hand, "_run", lambda kind, spec, given: made.append(spec()))
+    result = CliRunner().invoke(by_hand.main, ["router", *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert made[0].shares_ports is shares
+
+
+async def test_agent_that_others_reach_without_tls_warns_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = AgentConfig(
+        host_name="node-a",
+        state_dir=tmp_path / "state",
+        log_dir=tmp_path / "logs",
+        credentials=Credentials(secret=new_secret(), insecure=True),
+        bind_host="0.0.0.0",
+    )
+    async with AgentServer(config) as server:
+        await asyncio.sleep(0)
+        said = [record.getMessage() for record in caplog.records]
+    assert f"without TLS, reached from other machines: --listen {server.endpoint}" in said

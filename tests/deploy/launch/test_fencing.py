@@ -88,7 +88,7 @@ class Scene:
             self.launcher,  # type: ignore[arg-type]  # it starts and stops nothing here
             lambda: [WORKER],
             self.events.append,
-            self.launcher,
+            self.launcher,  # type: ignore[arg-type]  # as a host it is only looked at
         )
 
     def told(self, kind: Kind) -> list[tuple[str, str]]:
@@ -100,10 +100,19 @@ def scene() -> Scene:
     return Scene()
 
 
+async def fence(scene: Scene) -> None:
+    """As a supervisor does."""
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            await asyncio.sleep(1.0)
+            seen = await scene.router.workers(scene.fencing.hosts())
+            await scene.fencing.look(scene.router, seen, tasks)  # type: ignore[arg-type]
+
+
 @contextmanager
 def running(scene: Scene) -> Iterator[asyncio.Runner]:
     with virtual_time_runner() as runner:
-        task = runner.get_loop().create_task(scene.fencing.run(scene.router))  # type: ignore[arg-type]
+        task = runner.get_loop().create_task(fence(scene))
         yield runner
         task.cancel()
         runner.run(asyncio.wait([task]))

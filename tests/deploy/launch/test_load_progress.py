@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.deploy.clusters import cluster_with, model_with
 from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.keeper import Keeper, KeeperConfig
 from twolane.deploy.launch.load_progress import LoadingNews
-from twolane.deploy.launch.supervisor import Supervisor, SupervisorConfig
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.specs import ProcessSpec
 
@@ -61,10 +61,17 @@ async def test_a_process_that_starts_tells_how_far_it_has_loaded(tmp_path: Path)
         if event.kind is Kind.LOADING:
             launcher.is_seen.set()
 
-    config = SupervisorConfig(loading_poll_s=0.01)
-    supervisor = Supervisor(CLUSTER, launcher, tell, config, log_dir=tmp_path)  # type: ignore[arg-type]
+    config = KeeperConfig(loading_poll_s=0.01)
+    keeper = Keeper(
+        launcher,  # type: ignore[arg-type]  # it only starts here
+        tell,
+        config,
+        is_wanted=lambda name: True,
+        proven_dead=lambda epoch: None,
+        log_dir=tmp_path,
+    )
     async with asyncio.timeout(10):
-        await supervisor._start(CLUSTER.workers("h:1")[0])
+        await keeper.start(CLUSTER.workers("h:1")[0])
     assert [event.kind for event in events] == [Kind.STARTING, Kind.LOADING, Kind.STARTED]
     assert (events[1].name, events[1].text) == ("prefill-0", "loading m: 1 of 9")
     write(tmp_path / "prefill-0.log", f"{PREFIX}too late\n")

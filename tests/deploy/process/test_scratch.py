@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from twolane.deploy.errors import StartError
 from twolane.deploy.process.scratch import make_scratch, remove_stale_scratch
 
 MAKE = """
 import sys
+from twolane.deploy.errors import StartError
 from twolane.deploy.process.scratch import make_scratch
 print(make_scratch(), flush=True)
 sys.stdin.read()
@@ -63,3 +65,12 @@ def test_folder_without_a_lock_is_judged_by_its_pid(tmp: Path) -> None:
         folder.mkdir()
     remove_stale_scratch()
     assert (living.exists(), dead.exists(), foreign.exists()) == (True, False, True)
+
+
+def test_a_folder_that_cannot_be_made_names_tmpdir(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp / "missing"))
+    remove_stale_scratch()
+    with pytest.raises(StartError, match="No such file or directory; set TMPDIR to a folder"):
+        make_scratch()

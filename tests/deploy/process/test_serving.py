@@ -115,6 +115,21 @@ async def test_every_port_of_a_process_comes_from_the_range(spec: ProcessSpec) -
         assert len(listening & {*port_range(ports)}) == (4 if isinstance(spec, RouterSpec) else 3)
 
 
+async def test_a_workers_metrics_have_a_range_of_their_own() -> None:
+    """A firewall can then tell them from pages and calls."""
+    first, last = free_range(8).split("-")
+    ports, of_metrics = f"{first}-{int(last) - 1}", f"{last}-{last}"
+    settings = replace(WORKER.settings, worker_metrics_ports=of_metrics)
+    spec = replace(WORKER, ports=ports, settings=settings)
+    async with serving(spec) as where:
+        assert where.metrics_endpoint.endswith(f":{port_range(of_metrics)[0]}")
+        assert int(where.endpoint.rpartition(":")[2]) in port_range(ports)
+        used_up = replace(spec, worker_id="other")
+        with pytest.raises(StartError, match=rf"{of_metrics} \(--worker-metrics-ports\) is in use"):
+            async with serving(used_up):
+                pass
+
+
 async def test_a_range_that_is_used_up_is_an_error_that_names_it() -> None:
     ports = free_range(1)
     with pytest.raises(StartError, match=rf"every port of {ports} \(--ports\) is in use"):

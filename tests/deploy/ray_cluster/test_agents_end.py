@@ -11,6 +11,8 @@ from tests.deploy.ray_cluster.fake_ray import FakeRay
 from twolane.deploy.ray_cluster.agents import Agents, end_agents
 from twolane.deploy.ray_cluster.connection import Node
 from twolane.deploy.ray_cluster.lifecycle import planned
+from twolane.deploy.spec.cluster_spec import HostSetSpec, Resource
+from twolane.deploy.spec.settings import RaySettings
 
 A, B = Node("n0", "a", "10.0.0.1", 0), Node("n1", "b", "10.0.0.2", 0)
 
@@ -26,7 +28,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 def agents(ray: FakeRay) -> Agents:
     """Two, started."""
     cluster = cluster_with(model_with(engine="fake"), prefill=1, decode=1)
-    agents = Agents(planned("x", cluster, [A, B], share=False).hosts)
+    agents = Agents(planned(RaySettings(cluster="x"), cluster, [A, B], share=False).hosts)
     agents.start()
     return agents
 
@@ -80,3 +82,13 @@ def test_agents_are_ended_by_who_knows_no_hosts(ray: FakeRay, agents: Agents) ->
     end_agents()
     assert ray.runs == {A.ip: [], B.ip: []}
     assert ray.actors == {}
+
+
+def test_a_node_of_a_set_gets_no_other_agent_even_at_the_same_address(
+    ray: FakeRay, agents: Agents
+) -> None:
+    its = HostSetSpec(name="more", pools=("decode",), most=1, resources=(Resource("tw", 1.0),))
+    ray.nodes = [A, B, Node("n2", "c", A.ip, 0, {"tw": 1.0})]
+    before = {*ray.actors}
+    Agents(agents._hosts, (its,)).start()
+    assert {*ray.actors} == before

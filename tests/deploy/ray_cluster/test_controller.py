@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy.controller.desired import Seat
 from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.ray_cluster import controller_actor
 from twolane.deploy.ray_cluster.agents import Agents
 from twolane.deploy.ray_cluster.connection import Node
 from twolane.deploy.ray_cluster.controller_actor import ControllerActor
 from twolane.deploy.ray_cluster.lifecycle import planned
+from twolane.deploy.spec.settings import RaySettings
 from twolane.deploy.spec.spec_json import to_json
 
 NODES = [Node("n0", "a", "10.0.0.1", 1), Node("n1", "b", "10.0.0.2", 1)]
@@ -23,12 +25,17 @@ Offered = dict[str, tuple[str, ...]]  # GPUs by host
 class FakeLauncher:
     """Agents of `offered` answer, and run these processes. It goes no further than to connect."""
 
+    desired = None
+
     def __init__(self, offered: Offered, running: set[str]) -> None:
         self.offered = offered
         self._running = running
 
     def running(self) -> set[str]:
         return self._running
+
+    def found(self) -> list[Seat]:
+        return []
 
     async def close(self) -> None:
         pass
@@ -54,8 +61,10 @@ def last_words(
     monkeypatch.setattr(controller_actor, "AgentLauncher", SimpleNamespace(connected=connected))
     monkeypatch.setattr(Agents, "start", lambda self, within_s: None)
     cluster = cluster_with(model_with(device="cuda"), prefill=1, decode=1)
-    controller = ControllerActor(to_json(planned("x", cluster, NODES, share=False)))
-    controller._thread.join(20)
+    controller = ControllerActor(
+        to_json(planned(RaySettings(cluster="x"), cluster, NODES, share=False))
+    )
+    controller._thread.join(60)
     (event,) = controller.events(0)
     assert not left
     return str(json.loads(event)["text"])

@@ -33,11 +33,16 @@ def test_addresses_of_a_cluster_are_said_once_for_every_process() -> None:
     ("key", "value", "why"),
     [
         ("ports", "7300", "ports is '7300'; it must name the first and the last, like 7300-7399"),
+        (
+            "workers",
+            {"worker_metrics_ports": "7400"},
+            "worker_metrics_ports is '7400'; it must name the first and the last",
+        ),
         ("advertise_host", "0.0.0.0", "advertise_host is 0.0.0.0, which others cannot dial"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused_at_its_line(
-    key: str, value: str, why: str, tmp_path: Path
+    key: str, value: object, why: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(f"pools:\n  - role: both\n{key}: {value!r}\n")

@@ -16,7 +16,7 @@ from twolane.deploy.spec.devices import (
     settled_on,
     visible_devices,
 )
-from twolane.deploy.spec.specs import RouterSpec
+from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 
 MODEL = model_with(model_dir="/m", name="m", tensor_parallel=2)
 SINGLE = changed(MODEL, tensor_parallel=1)
@@ -36,14 +36,22 @@ def test_each_worker_gets_gpus_of_its_own_and_keeps_them() -> None:
     assert devices(settled(cluster_with(SINGLE, colocated=2), FOUR)) == [("0",), ("1",)]
 
 
-def test_a_router_starts_with_few_arenas_of_memory_unless_told_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RouterSpec(router_id="r", model=MODEL),
+        cluster_with(changed(MODEL, device="cpu"), colocated=1).workers("h:1")[0],
+        cluster_with(changed(SINGLE, engine="fake"), colocated=1).workers("h:1")[0],
+    ],
+    ids=["router", "worker on the CPU", "fake worker"],
+)
+def test_a_process_without_gpus_starts_with_few_arenas_of_memory_unless_told_otherwise(
+    spec: ProcessSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    router = RouterSpec(router_id="r", model=MODEL)
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
-    assert environment_of(router) == {"MALLOC_ARENA_MAX": "2"}
+    assert environment_of(spec) == {"MALLOC_ARENA_MAX": "2"}
     monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
-    assert environment_of(router) == {"MALLOC_ARENA_MAX": "4"}
+    assert environment_of(spec) == {"MALLOC_ARENA_MAX": "4"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +159,10 @@ def test_where_nothing_is_to_be_shared_out_all_see_all(
 ) -> None:
     made = settled(cluster_with(changed(MODEL, **changes), colocated=2), visible)
     assert devices(made) == [(), ()]
-    assert environment_of(made.workers("h:1")[0]) == {}
+    is_on_cpu = changes.get("device") != "cuda"
+    assert environment_of(made.workers("h:1")[0]).keys() == (
+        {"MALLOC_ARENA_MAX"} if is_on_cpu else set()
+    )
     assert "CUDA_VISIBLE_DEVICES" not in environment_of(made.router())
 
 

@@ -27,6 +27,15 @@ def test_hosts_are_reached_by_agents_alone_and_have_names_of_their_own(tmp_path:
         resolve(parse_topology({"launcher": "agents", "pools": [{"role": "both"}]}))
 
 
+def test_beside_an_existing_ray_hosts_are_for_routers(tmp_path: Path) -> None:
+    file = "launcher: ray\nray: {address: auto}\npools: [{role: both}]\nhosts:\n"
+    assert refusal(file + "  - {name: a, agent: 'a:7210', routers: 1}\n", tmp_path) == [
+        "t.yaml:5: beside a Ray, hosts are for routers: seats must be 0 and gpus []"
+    ]
+    host = "  - {name: a, agent: 'a:7210', routers: 1, seats: 0, gpus: []}\n"
+    assert [host.name for host in read(file + host, tmp_path).hosts] == ["a"]
+
+
 def test_processes_of_a_host_are_where_its_agent_is(tmp_path: Path) -> None:
     topology = read(
         "launcher: agents\nhosts:\n  - {name: a, agent: '10.0.0.1:7210'}\n"

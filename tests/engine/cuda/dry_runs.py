@@ -23,8 +23,14 @@ from tests.engine.kernels.builds import TARGET, launch_of, variant
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.inputs import InputShape
 from twolane.engine.cuda.packing import pack_mixed
-from twolane.engine.cuda.plans import MAX_ROWS, bucket_for
-from twolane.engine.cuda.shares import split_passes
+from twolane.engine.cuda.plans import (
+    MAX_ROWS,
+    PROMPT_BUCKETS,
+    PROMPTS,
+    bucket_for,
+    prompt_bucket_for,
+)
+from twolane.engine.cuda.shares import Pass, split_passes
 from twolane.engine.cuda.startup import step_shapes
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import Stage, dry_run_launches
@@ -130,7 +136,10 @@ def run_steps(made: Blueprint, take: Take) -> None:
             )
             for what in passes:
                 n_decode = len(what.decode)
-                if what.chunks:
+                tokens = _bucket_of_prompts(what, exact=made.config.exact)
+                if tokens is not None and stage.may_graph_prompts:
+                    stage.prompts(tokens)
+                elif what.chunks:
                     packed = pack_mixed(
                         what, {}, windows=stage.windows, block_tokens=stage.block_tokens,
                         table_pages=made.table_pages, page_tokens=made.page_tokens, pinned=False,
@@ -140,6 +149,14 @@ def run_steps(made: Blueprint, take: Take) -> None:
                     n = bucket_for(n_decode)
                     stage.run(InputShape(n, n, n, made.table_pages), n)
         stage.refine()
+        stage.move_pages()
+
+
+def _bucket_of_prompts(what: Pass, *, exact: bool) -> int | None:
+    if what.decode or len(what.chunks) > PROMPTS:
+        return None
+    tokens = sum(share.n_new for share in what.chunks)
+    return prompt_bucket_for(tokens, PROMPT_BUCKETS[-1], exact=exact)
 
 
 class Variants:
@@ -171,6 +188,7 @@ class _Driver:
     get_current_device = staticmethod(lambda: 0)
     get_current_stream = staticmethod(lambda device: 0)
     get_current_target = staticmethod(lambda: TARGET)
+    launcher_cls = staticmethod(lambda src, metadata: None)
 
 
 def compiled() -> dict[str, Any]:
@@ -187,7 +205,7 @@ def compiled() -> dict[str, Any]:
         def dry_run(take: Take) -> None:
             dry_run_launches(made, USUALLY, H200, take)
 
-        with CompileAhead(dry_run, threads=2) as ahead:
+        with CompileAhead(dry_run, processes=2) as ahead:
             ahead.wait(lambda done, of: counts.append((done, of)))
         n_ahead = len(seen)
         run_steps(

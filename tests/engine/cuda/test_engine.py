@@ -22,11 +22,15 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 PROMPT = np.random.default_rng(5).integers(3, 300, 70).tolist()
 
 
-def cuda_engine(model_dir: Path, *, exact: bool = False, n_pages: int = 8) -> Engine:
+def cuda_engine(
+    model_dir: Path, *, exact: bool = False, n_pages: int = 8, graphed_tokens: int | None = None
+) -> Engine:
     from twolane.engine.cuda.startup.load import load_cuda_engine
+    from twolane.engine.cuda.tuning import Tuning
 
     config = EngineConfig(model_dir=model_dir, n_pages=n_pages, exact=exact, page_tokens=64)
-    return load_cuda_engine(config, device=torch.device("cpu"))
+    tuning = Tuning(graphed_tokens=graphed_tokens)
+    return load_cuda_engine(config, device=torch.device("cpu"), tuning=tuning)
 
 
 def row(
@@ -92,6 +96,24 @@ def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[[str], Path]) -
         [row(2, two, 0, 30, [6], n_prompt=30), row(1, [*one, first], 30, 1, [1], n_prompt=30)]
     )
     assert [token(r) for r in together] == [token(alone), token(next_alone)]
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_prompts_padded_for_a_graph_give_the_bits_of_the_same_prompts_unpadded(
+    family: str, model_dir: Callable[[str], Path]
+) -> None:
+    padded, plain = (cuda_engine(model_dir(family), exact=True, graphed_tokens=n) for n in (64, 0))
+    long, short = PROMPT[:11], PROMPT[11:16]
+    steps = [
+        [row(1, long, 0, 7, [1], n_prompt=11), row(2, short, 0, 5, [2], n_prompt=5)],
+        [row(1, long, 7, 4, [1], n_prompt=11)],  # does not begin at its prompt's start
+        [row(3, PROMPT[:40], 0, 40, [3], n_prompt=40)],
+    ]
+    for work in steps:
+        assert padded.run(work) == plain.run(work)
+    pools = [engine._memory.tensor for engine in (padded, plain)]  # type: ignore[attr-defined]
+    assert torch.equal(*pools), "padding wrote keys"
 
 
 def test_a_fault_in_one_row_fails_that_row_alone(model_dir: Callable[[str], Path]) -> None:

@@ -29,7 +29,7 @@ pytest.importorskip("triton")
 from triton import knobs
 from triton.runtime._async_compile import active_mode
 
-from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS
+from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS, prompt_bucket_for
 from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
 from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Take
@@ -67,8 +67,8 @@ def test_random_steps_ask_for_no_kernel_that_dry_runs_miss() -> None:
 
 def test_every_launch_of_a_step_has_a_dry_run() -> None:
     """A dry run does not see `kernel[grid](...)`."""
-    # The worker launches these, and warms them up itself.
-    moving_pages = {"page_copy.py", "page_checksum.py", "page_convert.py"}
+    # The worker launches it, for layouts that no engine knows.
+    converting_pages = {"page_convert.py"}
     launches = {
         path.name: ast.unparse(node.func)
         for path in (ROOT / "engine").rglob("*.py")
@@ -76,7 +76,7 @@ def test_every_launch_of_a_step_has_a_dry_run() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
         if ast.unparse(node.func.value).endswith("kernel")
     }
-    assert launches.keys() - moving_pages == set()
+    assert launches.keys() - converting_pages == set()
     assert launches, "this test could not fail"
 
 
@@ -126,7 +126,9 @@ def test_compiling_begins_when_all_kernels_are_known() -> None:
     assert sorted(compiled) == [0, 1, 2]
 
 
-def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
+def test_kernels_that_have_not_begun_are_dropped_when_loading_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     began, release = threading.Event(), threading.Event()
     compiled: list[int] = []
 
@@ -140,14 +142,31 @@ def test_kernels_that_have_not_begun_are_dropped_when_loading_fails() -> None:
             take(Kernel(compile_one), (1,), n)
 
     def fail() -> None:
-        with CompileAhead(dry_run_launches, threads=1):
+        with CompileAhead(dry_run_launches, threads=1) as ahead:
             began.wait()
-            threading.Timer(0.1, release.set).start()
+            shutdown = ahead._pool.shutdown
+
+            def shut(**how: bool) -> None:  # the one that has begun goes on once others are dropped
+                shutdown(**how)
+                release.set()
+
+            monkeypatch.setattr(ahead._pool, "shutdown", shut)
             raise MemoryError
 
     with pytest.raises(MemoryError):
         fail()
     assert compiled == [0]
+
+
+def test_short_prompts_have_a_bucket_which_is_a_power_of_two_in_exact_mode() -> None:
+    sizes = {exact: [prompt_bucket_for(n, 512, exact=exact) for n in (2, 129, 193, 321, 512)]
+             for exact in (False, True)}  # fmt: skip
+    assert sizes == {False: [16, 192, 256, 384, 512], True: [16, 256, 256, 512, 512]}
+    assert prompt_bucket_for(513, 512, exact=False) is None
+    assert prompt_bucket_for(129, 128, exact=False) is None
+    captured = StepShapes(rows=0, tokens=100).prompt_buckets
+    assert captured == [128, 64, 32, 16]
+    assert StepShapes(rows=8, tokens=1).prompt_buckets == []
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 256, 1000, 1024, 5000])
@@ -200,7 +219,7 @@ def test_a_ready_engine_has_its_graphs_an_empty_pool_and_the_same_answers(
 
     told: list[Loaded | Readied] = []
     ready, other = engine(told, 1, 4), engine([], 0, 0)
-    assert set(ready._graphs._captured) == {1, 2}
+    assert {shape.rows for shape in ready._graphs._captured} == {1, 2}
     assert other._graphs._captured == {}
     assert ready._memory is not None
     assert not ready._memory.tensor.any()

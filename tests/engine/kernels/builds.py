@@ -158,7 +158,7 @@ def cases() -> dict[str, Callable[[], None]]:
     import torch
 
     from twolane.engine.kernels.attention.decode_attention import decode_attention
-    from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+    from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
     from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
     from twolane.engine.kernels.attention.prefill_attention import (
         PrefillConfig,
@@ -202,7 +202,7 @@ def cases() -> dict[str, Callable[[], None]]:
     tables = zeros(4, 16, dtype=torch.int32)
     plan = allocate_plan(4, max_items=8, kv_heads=8, group=4, head_dim=128, device="cpu")
     angles = zeros(9, 128, dtype=torch.float32)
-    halves = DecodeConfig(products=Fp8Products.HALVES)
+    halves = DecodeAttentionConfig(products=Fp8Products.HALVES)
     general = PrefillConfig(block_tokens=64, warps=4, stages=3)
     wide = zeros(4, 8192)
     peers = PeerBuffers(

@@ -14,7 +14,11 @@ from safetensors.torch import load_file, save_file
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.engine.errors import CheckpointError, ModelLoadError, UnsupportedModelError
-from twolane.engine.model_files.checkpoint import FULL_HASH_BYTES, shard_files, weights_revision
+from twolane.engine.model_files.weight_files import (
+    FULL_HASH_BYTES,
+    shard_files,
+    weights_revision,
+)
 from twolane.engine.progress import Loaded, Readied
 from twolane.engine.step import SampledToken
 from twolane.engine.testing import write_random_model

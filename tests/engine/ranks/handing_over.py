@@ -19,7 +19,7 @@ from twolane.kvtransfer.transports.registry import (
     TransportConfig,
     open_landings,
 )
-from twolane.layout import parse_layout, unfit
+from twolane.layout import mismatch, parse_layout
 from twolane.params import SamplingParams
 from twolane.v1 import transfer_pb2
 
@@ -58,7 +58,7 @@ def carry(
     with ExitStack() as stack:
         landing = stack.enter_context(closing(open_landings(D_EPOCH, theirs, config)[transport]))
         opener = OutletOpener(P_EPOCH, ours, config, source.spec.layout)
-        assert unfit(side, other, opener.makes_dtypes) is None
+        assert mismatch(side, other, opener.makes_dtypes) is None
         hello = transfer_pb2.ReceiverHello(
             epoch=D_EPOCH, layout=target.spec.layout, transport=transport,
             transport_address=landing.address, checksums=landing.digests,

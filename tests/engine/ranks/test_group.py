@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 import twolane.engine.cuda.mapped
+from tests.own_time import own_time
 from tests.processes import is_alive
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.driver import CudaError
@@ -52,11 +53,12 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def gone_within(pids: list[int], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not any(map(is_alive, pids)):
-            return True
-        time.sleep(0.02)
+    """Seconds of own time."""
+    with own_time() as took:
+        while took.s() < seconds:
+            if not any(map(is_alive, pids)):
+                return True
+            time.sleep(0.02)
     return False
 
 
@@ -79,7 +81,7 @@ def test_a_step_is_over_when_every_rank_says_so() -> None:
         with pytest.raises(TimeoutError):
             result.result(0.3)
         os.kill(ranks.pids[2], signal.SIGCONT)
-        assert result.result(10) == FakeEngine(FakeEngineConfig(n_pages=8)).run([ROW])
+        assert result.result(60) == FakeEngine(FakeEngineConfig(n_pages=8)).run([ROW])
 
 
 class Driver:
@@ -166,25 +168,24 @@ def test_a_row_that_cannot_be_computed_fails_alone_on_every_rank() -> None:
 def test_a_rank_that_breaks_in_a_step_ends_it_and_all_others(
     fault: str, complaint: str, rank: int
 ) -> None:
-    with group(f"{fault}:{rank}") as ranks:
-        began = time.monotonic()
+    with group(f"{fault}:{rank}") as ranks, own_time() as took:
         with pytest.raises(RankLostError, match=complaint.format(rank)) as error:
             ranks.run([ROW])
         assert error.value.rank == rank
         assert gone_within(ranks.pids, 3)
         with pytest.raises(RankLostError):
             ranks.submit([ROW])
-        assert time.monotonic() - began < 5
+        assert took.s() < 5, "not because they are silent"
 
 
 def test_a_rank_killed_while_another_waits_ends_the_step_within_moments() -> None:
     with group("hangs in step:0") as ranks:
         step = ranks.submit([ROW])
-        began = time.monotonic()
-        os.kill(ranks.pids[1], signal.SIGKILL)
-        with pytest.raises(RankLostError, match="rank 1 was killed by SIGKILL"):
-            step.result()
-        assert time.monotonic() - began < 3
+        with own_time() as took:
+            os.kill(ranks.pids[1], signal.SIGKILL)
+            with pytest.raises(RankLostError, match="rank 1 was killed by SIGKILL"):
+                step.result()
+        assert took.s() < 3, "not because it is silent"
 
 
 def test_a_rank_killed_while_nothing_runs_is_told_at_once() -> None:
@@ -215,14 +216,14 @@ def test_ranks_that_sample_different_tokens_are_found_out() -> None:
 
 
 def test_why_a_rank_could_not_load_is_told_in_its_own_words() -> None:
-    before = set(psutil.Process().children())
+    before = set(psutil.Process().children())  # of tests that ran in this process
     with pytest.raises(CheckpointError, match="tensor x is missing"):
         start("cannot load:1")
     with pytest.raises(RankLostError, match="rank 0 exited with 4"):
         start("dies at load:0")
     with pytest.raises(RankLostError, match="rank 1 loaded another engine"):
         start("makes another:1")
-    assert set(psutil.Process().children()) == before
+    assert set(psutil.Process().children()) <= before
 
 
 def test_ranks_end_with_the_process_that_started_them() -> None:

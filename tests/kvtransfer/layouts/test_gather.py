@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.kvtransfer.laid_out import Bytes, cache, laid_out, layout, whole_pages
 from twolane.kvtransfer.layouts.gather import Gather, HeadSpan, Paging, gather_of, head_spans
 from twolane.kvtransfer.layouts.sources import MadePages, PageMaker
-from twolane.layout import Layout, can_feed, unfit
+from twolane.layout import Layout, can_feed, mismatch
 
 
 def carried(
@@ -153,20 +153,22 @@ def test_runs_are_as_long_as_they_can_be() -> None:
 def test_layouts_that_no_plan_joins_are_refused_by_field(
     field: str, changed: dict[str, int | str]
 ) -> None:
-    assert unfit(layout(), layout(**changed), ("bfloat16",)) == field
+    assert mismatch(layout(), layout(**changed), ("bfloat16",)) == field
 
 
 def test_a_sender_makes_what_it_says_it_makes() -> None:
     small, large = layout(), layout(page_tokens=64)
     fp8 = layout(page_tokens=64, dtype="float8_e4m3fn")
-    assert unfit(small, small, ()) is None
-    assert unfit(small, large, ()) == "page_tokens"
-    assert unfit(small, layout(ranks=2), ()) == "ranks"
-    assert unfit(layout(ranks=2), layout(ranks=2), ()) is None
-    assert unfit(layout(ranks=4), large, ("bfloat16",)) is None
-    assert unfit(small, large, ("bfloat16",)) is None
-    assert unfit(small, fp8, ("bfloat16", "float8_e4m3fn")) is None
-    assert unfit(fp8, small, ("float8_e4m3fn",)) == "dtype", "what FP8 dropped does not come back"
+    assert mismatch(small, small, ()) is None
+    assert mismatch(small, large, ()) == "page_tokens"
+    assert mismatch(small, layout(ranks=2), ()) == "ranks"
+    assert mismatch(layout(ranks=2), layout(ranks=2), ()) is None
+    assert mismatch(layout(ranks=4), large, ("bfloat16",)) is None
+    assert mismatch(small, large, ("bfloat16",)) is None
+    assert mismatch(small, fp8, ("bfloat16", "float8_e4m3fn")) is None
+    assert mismatch(fp8, small, ("float8_e4m3fn",)) == "dtype", (
+        "what FP8 dropped does not come back"
+    )
 
 
 def test_a_pool_that_is_not_in_host_memory_makes_nothing() -> None:

@@ -242,7 +242,7 @@ def test_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
         first = asyncio.create_task(ask(router, message(PROMPT, max_tokens=50)))
         await asyncio.sleep(0.1)
         assert router.status().requests[0].decode_worker == "d0"
-        router.drain("d0")
+        router.operations.drain("d0")
         await asyncio.sleep(0.01)
         assert cluster.workers["d0"].is_draining
         second = await ask(router, message(PROMPT, max_tokens=5))
@@ -250,12 +250,12 @@ def test_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
         assert (await first).ledger.decode_worker == "d0"
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["d0"] == "draining"
-        router.drain("d0", undo=True)
-        router.drain("d1")
+        router.operations.drain("d0", undo=True)
+        router.operations.drain("d1")
         await asyncio.sleep(1.5)
         assert (await ask(router, message(PROMPT, max_tokens=5))).ledger.decode_worker == "d0"
         with pytest.raises(InvalidRequestError, match="no worker 'x'"):
-            router.drain("x")
+            router.operations.drain("x")
 
     play(script, ("p0", "d0", "d1"))
 
@@ -263,7 +263,7 @@ def test_draining_worker_finishes_what_it_has_and_gets_nothing_new() -> None:
 @pytest.mark.parametrize(("worker_id", "role"), [("p0", "prefill"), ("d0", "decode")])
 def test_request_whose_only_workers_are_draining_is_told_so(worker_id: str, role: str) -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
-        router.drain(worker_id)
+        router.operations.drain(worker_id)
         outcome = await ask(router, message(PROMPT))
         assert isinstance(outcome.error, UnavailableError)
         assert f"all {role} workers of fake are draining" in outcome.error.message
@@ -322,7 +322,7 @@ def test_request_whose_only_fitting_worker_is_gone_fails_and_does_not_wait_for_t
         await asyncio.sleep(0.1)
         task = asyncio.create_task(ask(router, message([1] * 160, max_tokens=300)))
         await asyncio.sleep(0.5)
-        router.report_gone(cluster.workers["p0"].epoch)
+        router.operations.report_gone(cluster.workers["p0"].epoch)
         cluster.workers["p0"].kill()
         cluster.workers["d0"].kill()
         cluster.start_worker("d0", n_pages=100)

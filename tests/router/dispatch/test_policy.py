@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twolane.router.dispatch.policy import Placement, place, place_decode
+from twolane.router.dispatch.policy import Placement, place, place_decode, place_pair
 from twolane.router.members.worker_view import Need, WorkerView
 
 
@@ -136,6 +136,53 @@ TABLE = [
         None,
     ),
     (
+        "held to short work: beside an idle prefill worker, none",
+        [worker("p0"), worker("b0", beside_tokens=100)],
+        SMALL,
+        ("p0", "b0"),
+    ),
+    (
+        "held to short work: a short prompt where the prefill worker is behind, whole",
+        [worker("p0", backlog_tokens=50), worker("b0", beside_tokens=100), worker("d0")],
+        SMALL,
+        ("b0", "b0"),
+    ),
+    (
+        "held to short work: no long prompt",
+        [worker("p0", backlog_tokens=900), worker("b0", beside_tokens=100)],
+        {"n_tokens": 101, "growth_tokens": 1},
+        ("p0", "b0"),
+    ),
+    (
+        "held to short work: a long prompt of which little is left to compute",
+        [worker("p0"), worker("b0", beside_tokens=100)],
+        {"n_tokens": 500, "growth_tokens": 1, "cached_tokens": {epoch("b0"): 448}},
+        ("b0", "b0"),
+    ),
+    (
+        "held to short work: no prompt behind others that are not computed yet",
+        [worker("p0", backlog_tokens=900), worker("b0", beside_tokens=100, backlog_tokens=81)],
+        SMALL,
+        ("p0", "b0"),
+    ),
+    (
+        "held to short work: of two the one with less to compute, then with more room",
+        [
+            worker("p0", backlog_tokens=900),
+            worker("b0", beside_tokens=100, occupied_pages=1),
+            worker("b1", beside_tokens=100),
+            worker("b2", beside_tokens=100, backlog_tokens=1),
+        ],
+        SMALL,
+        ("b1", "b1"),
+    ),
+    (
+        "held to short work: any prompt where nobody else prefills",
+        [worker("b0", beside_tokens=10), worker("d0")],
+        SMALL,
+        ("b0", "b0"),
+    ),
+    (
         "mixed: a pure prefill worker before one that decodes too",
         [worker("b0"), worker("p0"), worker("d0", occupied_pages=1)],
         SMALL,
@@ -248,3 +295,22 @@ def test_prefill_worker_that_no_decode_worker_has_room_for_is_passed_over() -> N
     full, free = laid_out("d0"), laid_out("d1", page_tokens=64)
     full = replace(full, occupied_pages=100)
     assert place(Need(**SMALL), [first, second, full, free]) == Placement(second, free)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "fits"),
+    [
+        (worker("p0"), worker("d0"), True),
+        (worker("b0"), worker("b1"), True),
+        (worker("p0"), worker("d0", fingerprint="g"), False),
+        (worker("p0"), worker("d0", rows=8), False),
+        (worker("p0", backlog_tokens=1000), worker("d0"), False),
+        (worker("d0"), worker("p0"), False),
+        (None, worker("d0"), False),
+    ],
+)
+def test_a_pair_that_is_named_is_taken_or_nobody_is(
+    prefill: WorkerView | None, decode: WorkerView | None, fits: bool
+) -> None:
+    found = place_pair(Need(**SMALL), prefill, decode)
+    assert found == (Placement(prefill, decode) if fits and prefill and decode else None)

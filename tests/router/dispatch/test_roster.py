@@ -1,6 +1,7 @@
 """The policy chooses of a shortlist as it would of all workers, and looks at a handful."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,10 +22,10 @@ CONFIG = AdmissionConfig(extra_rows=1, max_prefill_backlog_tokens=900)
 class Cluster:
     """Members, shares and the roster of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: AdmissionConfig = CONFIG) -> None:
         self.members = Membership(MembershipConfig())
         self.tally = Tally()
-        self.roster = Roster(CONFIG, self.members, self.tally)
+        self.roster = Roster(config, self.members, self.tally)
         self.attempts: list[Attempt] = []
 
     def join(self, epoch: int, roles: Any, **fields: Any) -> None:
@@ -62,7 +63,7 @@ class Cluster:
 
 
 def random_cluster(rng: random.Random) -> Cluster:
-    cluster = Cluster()
+    cluster = Cluster(replace(CONFIG, beside_rows_s=rng.choice([None, 0.01])))
     role_sets = rng.choice([[[P], [D]], [[P], [D], [P, D]], [[P, D]]])
     for epoch in range(1, rng.randrange(2, 20)):
         cluster.join(
@@ -85,7 +86,10 @@ def change(rng: random.Random, cluster: Cluster) -> None:
         case 0 | 1:
             used, queued = rng.randrange(110), rng.randrange(0, 1000, 100)
             fenced = [9] if rng.random() < 0.1 else []
-            cluster.report(epoch, used=used, prefill_queue_tokens=queued, fence_wanted=fenced)
+            done = worker_pb2.WorkDone(prefill_tokens=1000, prefill_s=rng.choice([0.02, 0.1]))
+            cluster.report(
+                epoch, used=used, prefill_queue_tokens=queued, fence_wanted=fenced, done=done
+            )
         case 2 | 3:
             cluster.assign(epoch, rng.choice(members).epoch, rng.choice([5, 20, 600]))
         case 4 if cluster.attempts:
@@ -228,3 +232,118 @@ def test_report_while_somebody_waits_is_one_look_and_no_search() -> None:
     cluster.report(501, used=90)
     assert cluster.roster.has_news_for(need, "m")
     assert not cluster.roster.has_news_for(need, "m"), "told once"
+
+
+def test_rows_of_other_routers_count_and_ours_since_the_report_on_top_of_them() -> None:
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D], decode_rows=9)
+
+    def decode() -> tuple[int, int]:
+        view = cluster.roster.view(2)
+        assert view is not None
+        return view.rows, view.occupied_pages
+
+    cluster.assign(1, 2, 24)  # two pages, with the answer's first
+    assert decode() == (1, 2)
+    cluster.report(2, rows=3, expected_rows=2, used=20, expected_pages=7)
+    assert decode() == (5, 20), "ours is among them; what waits for pages holds none"
+    cluster.assign(1, 2, 24)
+    assert decode() == (6, 22)
+    cluster.report(2, rows=1, used=4)
+    assert decode() == (2, 4), "ours are counted though the report came before they arrived"
+
+
+def test_prompts_beside_rows_are_as_long_as_the_time_that_the_model_takes_for_them() -> None:
+    cluster = Cluster(replace(CONFIG, beside_rows_s=0.01))
+    cluster.join(1, [P])
+    cluster.join(2, [P, D])
+
+    def beside(used: int) -> list[int | None]:
+        cluster.report(2, used=used)
+        return [view.beside_tokens for view in cluster.roster.all("m")]
+
+    assert beside(used=1) == [None, 0], "nothing was measured yet"
+    cluster.report(1, done=worker_pb2.WorkDone(prefill_tokens=100_000, prefill_s=1.99))
+    assert cluster.roster.all("m")
+    assert beside(used=2) == [None, 502]
+
+
+def test_the_more_rows_there_are_the_shorter_are_prompts_beside_them() -> None:
+    """A prompt of 5 ms costs four rows 20 ms."""
+    cluster = Cluster(replace(CONFIG, beside_rows_s=0.02))
+    cluster.join(1, [P])
+    cluster.join(2, [P, D], decode_rows=8)
+    cluster.report(1, done=worker_pb2.WorkDone(prefill_tokens=10_000, prefill_s=1.0))
+    assert cluster.roster.all("m")
+    found = []
+    for rows in (0, 1, 4):
+        cluster.report(2, rows=rows)
+        found += [view.beside_tokens for view in cluster.roster.all("m") if view.decodes]
+    assert found == [200, 200, 50]
+
+
+def test_a_prompt_finds_the_worker_whose_few_rows_it_may_disturb() -> None:
+    """The first one, by what waits there, has too many rows."""
+    cluster = Cluster(replace(CONFIG, beside_rows_s=0.02))
+    cluster.join(1, [P])
+    cluster.report(
+        1, prefill_queue_tokens=800, done=worker_pb2.WorkDone(prefill_tokens=10_000, prefill_s=1.0)
+    )
+    assert cluster.roster.all("m")
+    for epoch, rows, waiting, used in ((2, 5, 0, 0), (3, 1, 10, 20)):
+        cluster.join(epoch, [P, D], decode_rows=8)
+        cluster.report(epoch, rows=rows, prefill_queue_tokens=waiting, used=used)
+    need = Need(n_tokens=100, growth_tokens=8)
+    placement = place(need, cluster.roster.shortlist(need, "m"))
+    assert placement == place(need, cluster.roster.all("m"))
+    assert placement is not None
+    assert placement.prefill.epoch == placement.decode.epoch == 3
+
+
+def test_the_pace_of_one_revision_says_nothing_of_another() -> None:
+    cluster = Cluster(replace(CONFIG, beside_rows_s=0.01))
+    cluster.join(1, [P], fingerprint="old")
+    cluster.join(2, [P, D], fingerprint="old")
+    cluster.join(3, [P, D], fingerprint="new")
+    cluster.report(1, done=worker_pb2.WorkDone(prefill_tokens=100_000, prefill_s=1.99))
+    assert cluster.roster.all("m")
+    cluster.report(2, used=1)
+    cluster.report(3, used=1)
+    assert [view.beside_tokens for view in cluster.roster.all("m")] == [None, 502, 0]
+
+
+def test_the_pace_of_a_revision_is_forgotten_with_its_last_worker() -> None:
+    cluster = Cluster(replace(CONFIG, beside_rows_s=0.01))
+    cluster.join(1, [P], fingerprint="old")
+    cluster.report(1, done=worker_pb2.WorkDone(prefill_tokens=100_000, prefill_s=1.99))
+    assert cluster.roster.all("m")
+    cluster.members.refused(1)
+    assert not cluster.roster.all("m")
+    cluster.join(2, [P, D], fingerprint="old")
+    assert [view.beside_tokens for view in cluster.roster.all("m")] == [0]
+
+
+def test_prompts_of_other_routers_count_and_ours_since_the_report_on_top_of_them() -> None:
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D], decode_rows=9)
+    cluster.report(1, prefill_queue_tokens=400)
+    assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [400]
+    cluster.assign(1, 2, 600)
+    assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [1_000]
+
+
+def test_routers_prefer_different_ones_of_equal_workers() -> None:
+    chosen = set()
+    for salt in ("", "router-1", "router-2", "router-3", "router-4"):
+        cluster = Cluster()
+        cluster.roster = Roster(CONFIG, cluster.members, cluster.tally, salt)
+        for epoch in range(1, 9):
+            cluster.join(epoch, [P] if epoch % 2 else [D])
+        need = Need(n_tokens=20, growth_tokens=8)
+        placement = place(need, cluster.roster.shortlist(need, "m"))
+        assert placement is not None
+        assert placement == place(need, cluster.roster.all("m"))
+        chosen.add(placement.decode.epoch)
+    assert len(chosen) > 1

@@ -48,7 +48,9 @@ class Doors:
 
     async def http(self, path: str, key: str | None, **fields: Any) -> httpx2.Response:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        async with httpx2.AsyncClient(base_url=f"http://{self.server.http_address}") as client:
+        async with httpx2.AsyncClient(
+            base_url=f"http://{self.server.http_address}", timeout=30.0
+        ) as client:
             if fields:
                 return await client.post(path, json=fields, headers=headers)
             return await client.get(path, headers=headers)
@@ -139,7 +141,7 @@ async def test_every_call_over_http_needs_a_valid_key(tmp_path: Path, path: str)
             assert "API key" in error["message"]
         if path.endswith("completions") and "chat" not in path:
             assert (await at.http(path, at.red, **fields)).status_code == 200
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(30.0):
             while (await at.http("/health", None)).status_code != 200:  # its workers still announce
                 await asyncio.sleep(0.01)
 
@@ -186,14 +188,14 @@ async def test_new_key_counts_and_a_revoked_one_does_not_without_a_restart(tmp_p
 
 
 async def until_refused(client: AsyncClient) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(30.0):
         while True:
             await client.who_am_i()
             await asyncio.sleep(0.05)
 
 
 async def until_known(client: AsyncClient) -> Any:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(30.0):
         while True:
             try:
                 return await client.who_am_i()
@@ -285,7 +287,7 @@ async def test_running_answer_ends_when_its_key_is_revoked(tmp_path: Path) -> No
         async with at.client(at.red) as red, red.stream(token_ids=[1], max_tokens=1900) as answer:
             await anext(answer)
             revoke_key(at.keys, at.red.split("_")[1])
-            with pytest.raises(UnauthenticatedError, match="counts no longer"):
+            with pytest.raises(UnauthenticatedError, match="is not valid any more"):
                 await answer.completion()
         assert (await blue.who_am_i()).tenant == "blue"
 

@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from twolane.errors import InvalidRequestError, UnknownModelError
-from twolane.router.config import AdmissionConfig, HttpConfig, RouterConfig, ServerConfig
+from twolane.router.config import HttpConfig, RouterConfig, ServerConfig
+from twolane.router.doors import vllm_names
 from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.client import ask, message
@@ -20,14 +21,15 @@ from twolane.router.testing.served import serve_cluster
 from twolane.v1 import cluster_pb2, inference_pb2_grpc, worker_pb2
 
 SERVER = ServerConfig(stop_grace_s=0.2)
-CONFIG = RouterConfig(admission=AdmissionConfig(unavailable_after_s=1.0))
+CONFIG = RouterConfig()
 
 
-async def page(server: RouterServer, path: str = "/metrics") -> str:
+async def page(server: RouterServer, path: str = "/metrics", accept: str = "*/*") -> str:
     url = f"http://{server.metrics_address}{path}"
+    request = urllib.request.Request(url, headers={"accept": accept})
 
     def read() -> str:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             text: str = response.read().decode()
         return text
 
@@ -61,12 +63,18 @@ async def test_counters_are_those_of_the_moment() -> None:
         assert "_created" not in text
 
 
+async def test_a_repeated_attempt_is_not_a_counters_first_value() -> None:
+    async with serve_cluster("p0", "d0", config=CONFIG, server_config=SERVER) as (server, _):
+        text = await page(server)
+        assert 'twolane_router_resumes_total{reason="decode_worker_lost"} 0.0' in text
+
+
 async def test_refusals_of_every_kind_are_counted() -> None:
     server_config = ServerConfig(stop_grace_s=0.2, http=HttpConfig())
     async with (
         serve_cluster("p0", "d0", config=CONFIG, server_config=server_config) as (server, _),
         grpc.aio.insecure_channel(server.address) as channel,
-        httpx2.AsyncClient(base_url=f"http://{server.http_address}") as http,
+        httpx2.AsyncClient(base_url=f"http://{server.http_address}", timeout=30.0) as http,
     ):
         await ask(server.router, message([1, 2], max_tokens=3))
 
@@ -133,3 +141,47 @@ async def test_the_targets_are_at_the_routers_metrics_page() -> None:
     async with serve_cluster("p0", "d0", server_config=SERVER) as (server, _):
         (router, *_) = json.loads(await page(server, TARGETS))
         assert router["targets"] == [server.metrics_address]
+
+
+@pytest.mark.parametrize(
+    "accept", ["*/*", "application/openmetrics-text;version=1.0.0", "text/plain;version=1.0.0"]
+)
+async def test_figures_have_vllms_names_too(accept: str) -> None:
+    server_config = ServerConfig(stop_grace_s=0.2)
+    async with serve_cluster("p0", "d0", config=CONFIG, server_config=server_config) as (server, _):
+        for _ in range(2):
+            await ask(server.router, message([1, 2], max_tokens=6))
+        long = asyncio.create_task(ask(server.router, message([1], request_id="x", max_tokens=900)))
+        while not value(text := await page(server), "vllm:num_requests_running", model_name="fake"):
+            assert value(text, "vllm:num_requests_waiting", model_name="fake") <= 1
+        server.router.cancel("x")
+        assert (await long).error is not None
+        text = await page(server, accept=accept)
+    assert value(text, "vllm:num_requests_running", model_name="fake") == 0
+    assert 'vllm:num_requests_waiting{model_name="fake"} 0.0' in text, "autoscalers need a zero"
+    for name, ours in {
+        "time_to_first_token_seconds_count": "ttft_seconds_count",
+        "time_to_first_token_seconds_sum": "ttft_seconds_sum",
+        "inter_token_latency_seconds_count": "gap_seconds_count",
+        "time_per_output_token_seconds_count": "gap_seconds_count",
+        "request_queue_time_seconds_count": "queue_seconds_count",
+        "prompt_tokens_total": "prompt_tokens_total",
+        "generation_tokens_total": "generated_tokens_total",
+    }.items():
+        own = value(text, f"twolane_router_{ours}", model="fake")
+        assert value(text, f"vllm:{name}", model_name="fake") == own > 0
+    for name in ("e2e_request_latency_seconds_count", "request_success_total"):
+        assert value(text, f"vllm:{name}", model_name="fake") == 2, "not those that were cancelled"
+    assert value(text, "vllm:e2e_request_latency_seconds_bucket", le="+Inf") == 2
+
+
+def test_cache_usage_is_of_each_pool() -> None:
+    status = cluster_pb2.GetClusterStatusResponse()
+    for pool, used, free in (("prefill", 0, 10), ("decode", 6, 2), ("decode", 0, 8)):
+        worker = status.workers.add(state="alive", pool=pool, model="m")
+        worker.load.pages.used, worker.load.pages.free = used, free
+    status.workers.add(state="gone", pool="decode", model="m").load.pages.used = 99
+    usage = {metric.name: metric for metric in vllm_names.gauges(status, {})}
+    for name in ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
+        shares = {sample.labels["pool"]: sample.value for sample in usage[name].samples}
+        assert shares == {"prefill": 0.0, "decode": 6 / 16}

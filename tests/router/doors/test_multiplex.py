@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
+import pytest
 from google.rpc import status_pb2
 
+from tests.own_time import own_time
+from tests.router.freed import until_free
 from twolane.router.config import GrpcDoorConfig, ReadersConfig, RouterConfig, ServerConfig
 from twolane.router.doors.answer_message import AnswerMessage
 from twolane.router.doors.multiplex import WINDOW_TOKENS
@@ -25,6 +28,7 @@ from twolane.v1 import inference_pb2, inference_pb2_grpc
 
 LONG = message([1], max_tokens=1900)
 SMALL_WINDOW = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0)]
+GRACE_S = 60.0
 QUICK: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0}
 
 
@@ -39,6 +43,7 @@ class Asking:
         self.lasts: dict[int, inference_pb2.GenerateResponse] = {}
         self.statuses: dict[int, status_pb2.Status] = {}
         self.unread: set[int] = set()  # answers that are not granted more
+        self.is_told_to_close = False
 
     async def say(self, **fields: Any) -> None:
         await self.call.write(inference_pb2.MultiplexRequest(**fields))
@@ -54,6 +59,7 @@ class Asking:
         told = await self.call.read()
         if told is grpc.aio.EOF:
             return False
+        self.is_told_to_close = self.is_told_to_close or told.is_ending
         n_before = {answer: len(tokens) for answer, tokens in self.tokens.items()}
         for part in told.parts:
             if part.status:
@@ -80,7 +86,7 @@ class Asking:
         return True
 
     async def read_until_over(self, *answers: int) -> None:
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(30.0):
             while not self.lasts.keys() | self.statuses.keys() >= set(answers):
                 assert await self.read()
 
@@ -90,7 +96,7 @@ async def asking(
     *, grpc_door: GrpcDoorConfig | None = None, options: Any = (), **knobs: Any
 ) -> AsyncIterator[tuple[Asking, RouterServer, ScriptedCluster]]:
     door = grpc_door or GrpcDoorConfig()
-    place = ServerConfig(stop_grace_s=10.0, metrics_port=None, grpc=door)
+    place = ServerConfig(stop_grace_s=GRACE_S, metrics_port=None, grpc=door)
     async with (
         serve_cluster("p0", "d0", server_config=place, **knobs) as (server, cluster),
         grpc.aio.insecure_channel(server.address, options=options) as channel,
@@ -98,12 +104,6 @@ async def asking(
         stream = Asking(server, channel)
         yield stream, server, cluster
         stream.call.cancel()
-
-
-async def until_free(server: RouterServer, cluster: ScriptedCluster) -> None:
-    async with asyncio.timeout(20.0):
-        while server.router.status().requests or any(w.rows for w in cluster.workers.values()):
-            await asyncio.sleep(0.01)
 
 
 def test_pieces_of_many_answers_are_one_message() -> None:
@@ -212,11 +212,11 @@ async def test_an_answer_that_is_not_read_for_long_ends_and_says_why_when_it_is(
     async with asking(config=config, **QUICK) as (stream, server, cluster):
         stream.unread = {1}
         await stream.start(1, LONG)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while len(stream.tokens[1]) < WINDOW_TOKENS:
                 assert await stream.read()
         await until_free(server, cluster)
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while not server.router._deliveries.readers._cut:
                 await asyncio.sleep(0.01)
         await stream.say(reads=[inference_pb2.AnswerRead(answer=1, n_tokens=WINDOW_TOKENS)])
@@ -233,8 +233,9 @@ async def test_a_client_that_reads_nothing_at_all_holds_no_worker() -> None:
     ):
         for n in range(1, 4):
             await stream.start(n, message([n], max_tokens=1900, top_logprobs=20))
-        while len(server.router.status().requests) < 3:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(30.0):
+            while server.router.status().counters["cancelled"] < 3:
+                await asyncio.sleep(0.01)
         await until_free(server, cluster)
         assert server.router.status().counters["cancelled"] == 3
         await stream.read_until_over(1, 2, 3)
@@ -277,14 +278,50 @@ async def test_a_stream_ends_when_its_client_asks_no_more_and_all_is_answered() 
 
 async def test_a_router_that_stops_ends_an_idle_stream_at_once_and_answers_what_runs() -> None:
     async with asking(step_s=0.01) as (stream, server, _):
-        stream.unread = {1}  # a grant could come after the end
         await stream.start(1, message([1], max_tokens=50))
         while not stream.tokens[1]:
             assert await stream.read()
-        began = asyncio.get_running_loop().time()
+        with own_time() as took:
+            stopping = asyncio.create_task(server.__aexit__(None, None, None))
+            await stream.read_until_over(1)
+            assert stream.tokens[1] == expected_answer([1], 50)
+            assert stream.is_told_to_close
+            await stream.call.done_writing()
+            assert not await stream.read()
+            await stopping
+        assert took.s() < 8.0, "not the grace of 60 s"
+
+
+async def test_a_router_that_stops_waits_for_a_client_that_reads_late() -> None:
+    """The client writes once everything was sent to it, and before it has read that."""
+    async with asking(**QUICK) as (stream, server, cluster):
+        await stream.start(1, message([5], max_tokens=300))
+        assert await stream.read()
         stopping = asyncio.create_task(server.__aexit__(None, None, None))
-        while 1 not in stream.lasts:
-            assert await stream.read()
-        assert stream.tokens[1] == expected_answer([1], 50)
+        await until_free(server, cluster)
+        await asyncio.sleep(0.2)  # what is sent has time to come
+        assert not stopping.done()
+        await stream.say(reads=[inference_pb2.AnswerRead(answer=1, n_tokens=1)])
+        await stream.read_until_over(1)
+        assert stream.tokens[1] == expected_answer([5], 300)
+        await stream.call.done_writing()
         await stopping
-        assert asyncio.get_running_loop().time() - began < 8.0, "not the grace of 10 s"
+
+
+async def test_a_router_that_stops_refuses_at_once_what_a_client_still_asks_on_an_idle_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may not have read that the stream ends, or not know of that."""
+    monkeypatch.setattr("twolane.router.doors.multiplex._CLOSE_S", GRACE_S)
+    async with asking(**QUICK) as (stream, server, _):
+        await stream.start(1, message([5], max_tokens=3))
+        await stream.read_until_over(1)
+        stopping = asyncio.create_task(server.__aexit__(None, None, None))
+        while not server.router._is_stopping:
+            await asyncio.sleep(0.01)
+        await stream.start(2, message([6], max_tokens=3))
+        async with asyncio.timeout(GRACE_S / 2):
+            await stream.read_until_over(2)
+        assert "stopping" in stream.statuses[2].message
+        await stream.call.done_writing()
+        await stopping

@@ -22,7 +22,7 @@ class Raw:
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Status and headers of the next answer."""
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(30.0):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.strip().split("\r\n")
         named = dict(line.split(": ", 1) for line in lines)
@@ -31,14 +31,14 @@ class Raw:
     async def answer(self) -> tuple[int, Any]:
         """Status and JSON of the next answer, which is not a stream."""
         status, headers = await self.head()
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(30.0):
             raw = await self.reader.readexactly(int(headers["content-length"]))
         return status, json.loads(raw) if raw else None
 
     async def is_closed(self) -> bool:
         """Whether the other side hangs up now, or has."""
         try:
-            async with asyncio.timeout(10.0):
+            async with asyncio.timeout(30.0):
                 return await self.reader.read() == b""
         except ConnectionError:
             return True

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.router.freed import until_free
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import Raw, connect, request
 from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, ServerConfig
-from twolane.router.doors.http.connection_budget import ConnectionBudget, peer_of
+from twolane.router.doors.http.connection_budget import ConnectionBudget
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -150,9 +151,8 @@ async def test_a_client_that_hangs_up_with_a_request_in_the_queue_is_noticed() -
         raw.send(request({**IDS, "max_tokens": 1900, "stream": True}) + GET)
         assert (await raw.head())[0] == 200
         raw.writer.close()
-        async with asyncio.timeout(5.0):
-            while server.router.status().requests or cluster.workers["d0"].rows:
-                await asyncio.sleep(0.01)
+        await until_free(server, cluster)
+        assert server.router.status().counters["cancelled"] == 1
 
 
 class Visitor:
@@ -171,27 +171,9 @@ def test_one_peer_has_no_more_than_its_share_and_the_loopback_all(
     one = [Visitor("192.0.2.1") for _ in range(3)]
     assert [room.try_enter(guest) for guest in one] == [True, True, False]
     assert caplog.messages == [
-        "the HTTP door refused 1 connections; the last: 192.0.2.1 has 2 already"
+        "the HTTP door refused 1 connections; the last: 192.0.2.1 already has 2"
     ]
     assert room.try_enter(Visitor("192.0.2.2"))
     assert all(room.try_enter(Visitor("")) for _ in range(7))
     room.leave(one[0])
     assert room.try_enter(one[2])
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1", ""),
-        ("127.9.9.9", ""),
-        ("::1", ""),
-        ("::ffff:127.0.0.1", ""),
-        ("", ""),
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_who_counts_as_one_peer(host: str, expected: str) -> None:
-    assert peer_of(host) == expected

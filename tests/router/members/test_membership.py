@@ -120,7 +120,7 @@ def test_replaced_epoch_whose_dial_still_succeeds_does_not_end_its_successor(
 
 
 def test_epoch_keeps_the_name_that_it_came_with(members: Membership) -> None:
-    with pytest.raises(InvalidRequestError, match="epoch 0000000000000001 is that of w"):
+    with pytest.raises(InvalidRequestError, match="epoch 0000000000000001 belongs to w"):
         members.announce(announce("v", 1), 1.0)
     members.opened(1, 2.0)
     members.tick(40.0)
@@ -198,6 +198,33 @@ def test_a_worker_that_is_drained_and_starts_again_is_drained(members: Membershi
     members.announce(announce(epoch=4), 4.0)
     members.opened(4, 4.0)
     assert state(members, 4) is MemberState.ALIVE, "nor is the undo forgotten"
+
+
+@pytest.mark.parametrize("ended", [1, 5])
+def test_name_whose_drain_is_forgotten_is_free_for_a_worker_that_takes_rows(
+    members: Membership, ended: int
+) -> None:
+    """Whether the last worker of the name is known to be gone by then, or only named as such."""
+    assert state_after_drain(members, undo=False) is MemberState.DRAINING
+    if ended != 1:
+        members.forget_drain("w", ended)
+        assert member(members).is_drained, "another one is meant, and this one lives"
+        members.report_gone(1, 1.0)
+    members.forget_drain("w", ended)
+    members.report_gone(1, 1.0)
+    members.announce(announce(epoch=2), 2.0)
+    members.opened(2, 2.0)
+    assert state(members, 2) is MemberState.ALIVE
+
+
+def test_who_ended_as_it_was_to_leaves_no_drain_to_its_successor(members: Membership) -> None:
+    assert state_after_drain(members, undo=False) is MemberState.DRAINING
+    members.forget_drain("w", 1)
+    assert state(members, 1) is MemberState.DRAINING, "it gets nothing any more"
+    members.report_gone(1, 1.0)
+    members.announce(announce(epoch=2), 2.0)
+    members.opened(2, 2.0)
+    assert state(members, 2) is MemberState.ALIVE
 
 
 def test_load_report_and_operator_can_both_drain(members: Membership) -> None:
@@ -303,3 +330,19 @@ def test_drain_may_be_asked_for_twice(members: Membership) -> None:
 def test_a_worker_that_nobody_has_announced_is_named(members: Membership) -> None:
     with pytest.raises(InvalidRequestError, match="there is no worker 'w9'"):
         members.worker("w9")
+
+
+def test_roles_of_a_report_count_before_those_of_an_announce_that_was_under_way(
+    members: Membership,
+) -> None:
+    members.heard(1, worker_pb2.LoadReport(roles=[worker_pb2.ROLE_DECODE]), 0.1)
+    assert member(members).role_names == ["decode"]
+    members.announce(announce(), 0.2)
+    assert member(members).role_names == ["decode"]
+
+
+def test_worker_whose_reports_name_no_roles_has_those_of_its_announce(members: Membership) -> None:
+    members.heard(1, worker_pb2.LoadReport(rows=1), 0.1)
+    assert member(members).role_names == ["prefill", "decode"]
+    members.announce(announce(roles=[worker_pb2.ROLE_DECODE]), 0.2)
+    assert member(members).role_names == ["decode"]

@@ -100,5 +100,5 @@ def test_agent_speaks_for_its_own_host_whatever_it_says(
 @pytest.mark.parametrize("proof_class", ["A", "B", ""])
 def test_controller_reports_no_proof_but_that_a_host_is_off(proof_class: str) -> None:
     request = cluster_pb2.ReportGoneRequest(epoch=1, host="node-b", proof_class=proof_class)
-    with pytest.raises(PermissionDeniedError, match="a controller has those of class C"):
+    with pytest.raises(PermissionDeniedError, match="a controller may report only class C"):
         _host_of_proof(Identity(Role.CONTROLLER, "c"), request)

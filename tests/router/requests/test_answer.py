@@ -111,7 +111,8 @@ def test_stop_string_frees_the_workers_and_the_answer_says_stop(
         whole = await ask(router, request)
         assert whole.finish_reason == sampling_pb2.FINISH_REASON_LENGTH
         stop = whole.text[20:23]
-        stopped = await ask(router, message("the fox", max_tokens=60, stop=[stop]))
+        # All of it would take 19 s, and the workers must be idle a second after its end.
+        stopped = await ask(router, message("the fox", max_tokens=1900, stop=[stop]))
         assert stopped.finish_reason == sampling_pb2.FINISH_REASON_STOP
         assert stopped.text == whole.text[: whole.text.index(stop)]
         assert stopped.tokens == whole.tokens[: len(stopped.tokens)]

@@ -1,13 +1,17 @@
 """The store in a real server: what several routers agree on."""
 
 import asyncio
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests.redis_servers import RedisServer
 from tests.router.shared.conftest import MakeStore, patient
+from tests.until import until
 from twolane.attempt_number import first_attempt
 from twolane.router.requests.request import Label
 from twolane.router.shared.commands import Own
@@ -21,12 +25,6 @@ FREE = TenantLimits()
 
 def ask(name: str, label: Label = LABEL, limits: TenantLimits = FREE, n_tokens: float = 0.0) -> Ask:
     return Ask(label=label, submission_id=name, limits=limits, n_tokens=n_tokens)
-
-
-async def until(done: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(30):
-        while not done():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_label_is_one_submissions_at_all_routers(
@@ -53,6 +51,18 @@ async def test_a_label_that_a_dead_router_held_is_free(
     server.command("DEL", "{tw:default}:router:b.7")
     b._here_due = b._keep_due = float("inf")  # it hangs
     assert await a.admit(ask("2")) is ADMITTED
+
+
+async def test_a_submission_that_goes_on_at_another_router_has_its_label_there(
+    server: RedisServer, store_of: MakeStore
+) -> None:
+    a, b = await store_of("a", server.url), await store_of("b", server.url)
+    assert await a.admit(ask("1")) is ADMITTED
+    assert await b.admit(ask("1")) is ADMITTED
+    assert await b.admit(ask("2")) == Held("1")
+    a.release("1", 0)
+    await until(partial(_has_sent, a), "it is sent")
+    assert await a.admit(ask("2")) == Held("1", "b.7"), "a late release frees nothing"
 
 
 async def test_a_release_frees_nothing_that_is_another_submissions(
@@ -102,6 +112,30 @@ async def test_tokens_are_settled_to_those_that_a_submission_had(
     await until(lambda: not server.keys("*live*"), "it is settled")
     assert await one(b, "2", 5) is ADMITTED
     assert isinstance(await one(b, "3", 5), Short)
+
+
+async def test_a_submission_that_passes_to_another_router_is_charged_once(
+    server: RedisServer, store_of: MakeStore
+) -> None:
+    limits = TenantLimits(tokens_per_min=6_000)  # a hundred a second come back
+    for is_planned in (False, True):
+        server.command("FLUSHALL")
+        slow = {"keep_s": 1e9}
+        a, b = await store_of("a", server.url, **slow), await store_of("b", server.url, **slow)
+        assert await a.admit(ask("1", LABEL, limits, 5_000)) is ADMITTED
+        a.place("1", Placement(first_attempt(0), 3, 4))
+        await until(partial(_has_sent, a), "it is sent")
+        b.own(LABEL, "1", limits, 30)  # as far as that router knows
+        b.place("1", Placement(first_attempt(1), 3, 4))
+        await until(partial(_has_sent, b), "it is sent")
+        if is_planned:
+            a.release("1", 20)
+            await until(partial(_has_sent, a), "it is sent")
+            b.place("1", Placement(first_attempt(1), 3, 4))
+        b.release("1", 70)
+        await until(lambda: not server.keys("*:r:*"), "it is settled")
+        left = float(server.command("HGET", "{tw:default}:q:acme", "tokens"))
+        assert 6_000 - 70 - 1 <= left <= 6_000
 
 
 async def test_requests_a_second_are_counted(server: RedisServer, store_of: MakeStore) -> None:
@@ -225,3 +259,33 @@ async def test_clients_are_named_after_their_router(
     await store_of("router-3", server.url)
     with server.client() as client:
         assert "router-3" in {one["name"] for one in client.client_list()}
+
+
+async def test_a_clock_that_is_off_the_stores_is_told(
+    server: RedisServer, store_of: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await store_of("a", server.url)
+    await until(lambda: 0 < abs(a.health.clock_off_s) < 1, "it has looked")
+    before = time.time()
+    monkeypatch.setattr(
+        "twolane.router.shared.redis_store.time.time", lambda: before - 100
+    )  # standing still, so the difference only grows
+    await until(lambda: a.health.clock_off_s > 99, "it has looked again")
+
+
+async def test_what_the_store_is_still_asked_for_is_not_told_to_it_as_admitted(
+    server: RedisServer, store_of: MakeStore
+) -> None:
+    limits = TenantLimits(concurrent=1)
+    a, b = await store_of("a", server.url), await store_of("b", server.url)
+    assert await a.admit(ask("1", limits=limits)) is ADMITTED
+    connections = b._config.asks_at_once
+    for _ in range(connections):  # all of them are in use
+        await b._asking.acquire()
+    asked = asyncio.create_task(b.admit(ask("2", Label("acme", "y"), limits)))
+    await until(lambda: "2" in b._own, "it waits for a connection")
+    await b._say_own()
+    for _ in range(connections):
+        b._asking.release()
+    assert isinstance(await asked, Short)
+    a.release("1", 0)

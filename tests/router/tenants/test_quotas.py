@@ -123,7 +123,7 @@ def test_tokens_a_minute_are_estimated_at_first_and_exact_in_the_end() -> None:
 def test_request_that_no_worker_had_costs_no_tokens() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         for worker in list(cluster.workers.values()):
-            router.drain(worker.address.worker_id)
+            router.operations.drain(worker.address.worker_id)
         await asyncio.sleep(0.1)
         waiting = asyncio.create_task(
             ask(router, message([1] * 100, request_id="r", max_tokens=500), caller=RED)
@@ -134,7 +134,7 @@ def test_request_that_no_worker_had_costs_no_tokens() -> None:
         await waiting
         assert router.quotas("red")[0].remaining == 1000
         for worker in list(cluster.workers.values()):
-            router.drain(worker.address.worker_id, undo=True)
+            router.operations.drain(worker.address.worker_id, undo=True)
 
     play_with(script, tokens_per_min=1000)
 

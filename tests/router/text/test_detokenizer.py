@@ -122,6 +122,18 @@ def test_any_bytes_come_out_as_the_decoder_has_them(kind: str) -> None:
         assert "".join(streamed(codec, [], ids)) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.parametrize("kind", BYTE_LEVEL)
+def test_added_token_and_unknown_id_have_the_text_that_the_decoder_gives_them(kind: str) -> None:
+    tokenizer = Tokenizer.from_str(made(kind)[1].to_str())
+    tokenizer.add_tokens(["two words", "größe", "<tool>"])
+    tokenizer.add_special_tokens(["<think hard>"])
+    codec, n = TextCodec(tokenizer), tokenizer.get_vocab_size()
+    rng = random.Random(2)
+    for _ in range(300):
+        ids = [n - 1 - rng.randrange(-3, 8) for _ in range(rng.randint(1, 9))]
+        assert "".join(streamed(codec, [], ids)) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
 @pytest.mark.parametrize("kind", BYTE_FALLBACK)
 def test_random_bytes_are_decoded_as_they_come(kind: str) -> None:
     codec, tokenizer = made(kind)

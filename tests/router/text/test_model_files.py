@@ -42,6 +42,16 @@ def test_ids_are_those_of_tokenizer_json_in_transformers(kind: str, tmp_path: Pa
         assert codec.encode(text) == theirs(text)["input_ids"], text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_has_as_many_tokens_as_its_length_says_or_more(kind: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, kind)
+    codec = load(tmp_path)
+    for text in [*random_texts(200, seed=3), "a" * 4000, " " * 4000]:
+        assert codec.least_tokens(text) <= len(codec.encode(text)), text
+    is_known = kind in ("llama3", "gpt2")  # Qwen's normalizer, and byte fallback's, shorten texts
+    assert (codec.least_tokens("a" * 4000) > 0) is is_known
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -116,7 +126,7 @@ def test_a_template_that_cannot_be_used_costs_chats_alone(
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recurses infinitely"),
         ("{{ '{x}'.format() }}", "refuses these messages"),
         ("{{ messages[0].content.index('nowhere') }}", "refuses these messages"),
     ],

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from twolane import errors
-from twolane.rpc.errors import abort, from_rpc_error, to_status
+from twolane.rpc.errors import end_call, from_rpc_error, to_status
 
 ERRORS = [
     errors.InvalidRequestError("prompt is empty", field="prompt"),
@@ -120,7 +120,8 @@ async def call(channel: grpc.aio.Channel) -> None:
 
 async def failed_call(error: errors.TwolaneError) -> grpc.RpcError:
     async def handler(request: bytes, context: Any) -> bytes:
-        await abort(context, error)
+        await end_call(context, error)
+        return b""
 
     server = grpc.aio.server()
     method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(handler)

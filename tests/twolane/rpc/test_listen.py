@@ -115,7 +115,7 @@ def test_a_port_that_is_given_need_not_be_of_the_range() -> None:
 
 
 def test_a_range_at_an_address_of_another_host_is_an_error_at_once() -> None:
-    with pytest.raises(ListenError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ListenError, match=r"192\.0\.2\.1 is not an address of this machine"):
         bind_port(
             lambda port: socket.create_server(("192.0.2.1", port)), "192.0.2.1", 0, "--port",
             "7300-7399",

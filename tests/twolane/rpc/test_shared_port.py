@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.rpc.handlers import unary
-from twolane.rpc.options import CHANNEL_OPTIONS
 from twolane.rpc.shared_port import SERVERS, SharedPort
 from twolane.v1 import inference_pb2
 

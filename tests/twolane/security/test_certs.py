@@ -100,8 +100,8 @@ def test_renewal_keeps_identity_and_hosts_and_changes_the_key(tmp_path: Path) ->
     ("what", "why"),
     [
         (["worker/a", "worker/../b"], "it must be worker/NAME"),
-        (["boss/a"], "'boss' is no role"),
-        (["operator/alice"], "operator/alice is no server: leave --host out"),
+        (["boss/a"], "'boss' is not a role"),
+        (["operator/alice"], "operator/alice is not a server: leave --host out"),
     ],
 )
 def test_what_cannot_be_issued_is_refused(tmp_path: Path, what: list[str], why: str) -> None:
@@ -112,7 +112,7 @@ def test_what_cannot_be_issued_is_refused(tmp_path: Path, what: list[str], why: 
 
 def test_a_host_must_be_a_name_or_an_address(tmp_path: Path) -> None:
     init(tmp_path)
-    with pytest.raises(CertsError, match="--host gpu a is no name"):
+    with pytest.raises(CertsError, match="--host gpu a is not a host name"):
         issue(tmp_path, ["router/r"], hosts=["gpu a"])
 
 
@@ -181,9 +181,9 @@ WORKER = "spiffe://twolane/worker/a"
 @pytest.mark.parametrize(
     ("uris", "why"),
     [
-        ([], "is no request"),
-        ([WORKER, "spiffe://twolane/operator/b"], "is no request"),
-        (["spiffe://twolane/boss/a"], "'boss' is no role"),
+        ([], "is not a request"),
+        ([WORKER, "spiffe://twolane/operator/b"], "is not a request"),
+        (["spiffe://twolane/boss/a"], "'boss' is not a role"),
     ],
 )
 def test_a_request_for_anything_but_one_identity_is_refused(

@@ -28,10 +28,10 @@ def test_an_identity_survives_a_certificate(identity: Identity) -> None:
         ("worker/../b", "it must be worker/NAME"),
         ("worker/a b", "letters, digits"),
         ("client/alice", "it must be client/TENANT/NAME"),
-        ("local/x", "'local' is no role"),
-        ("root/x", "'root' is no role"),
-        ("spiffe://elsewhere/worker/a", "'spiffe:' is no role"),
-        ("", "'' is no role"),
+        ("local/x", "'local' is not a role"),
+        ("root/x", "'root' is not a role"),
+        ("spiffe://elsewhere/worker/a", "'spiffe:' is not a role"),
+        ("", "'' is not a role"),
     ],
 )
 def test_what_is_no_identity_is_refused(text: str, why: str) -> None:

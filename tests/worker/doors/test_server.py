@@ -70,6 +70,7 @@ async def running(
     worker_id: str = "w",
     routers: tuple[str, ...] = (),
     transport: str = "",
+    sessions: SessionConfig | None = None,
 ) -> AsyncIterator[tuple[Worker, WorkerServer]]:
     """A served worker; ends by `stop`, and waits for it."""
     config = WorkerConfig(
@@ -77,9 +78,9 @@ async def running(
         metrics_port=0,
         routers=routers,
         announce_every_s=0.05,
-        drain_for_s=5.0,
+        drain_for_s=60.0,
         credentials=Credentials(secret=SECRET),
-        sessions=SessionConfig(open_within_s=0.3),
+        sessions=sessions or SessionConfig(),
     )
     facts = FakeEngineConfig(n_pages=256)
     memory = create_pool_memory(facts.n_pages * facts.page_bytes, worker_id)
@@ -112,12 +113,12 @@ async def running(
     )
     server = WorkerServer(worker, metrics)
     life = asyncio.create_task(server.run())
-    await asyncio.wait_for(server.started.wait(), 5.0)
+    await asyncio.wait_for(server.started.wait(), 60.0)
     try:
         yield worker, server
     finally:
         server.stop()
-        await asyncio.wait_for(life, 10.0)
+        await asyncio.wait_for(life, 60.0)
         await dialer.close()
         for landing in wire.landings.values():
             landing.close()
@@ -170,7 +171,7 @@ class Client:
         self.link.send(worker_pb2.SessionRequest(assign=assign))
 
     async def hear(self, kind: worker_pb2.RowEvent.Kind) -> None:
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while kind not in [event.kind for event in self.rows]:
                 message = await self.link.receive()
                 self.tokens += heard(message.tokens)
@@ -258,10 +259,14 @@ async def test_stream_without_open_is_invalid_argument_with_the_field() -> None:
 
 
 async def test_stream_on_which_nobody_speaks_is_invalid_argument() -> None:
-    async with running() as (worker, _), grpc.aio.insecure_channel(worker.endpoint) as channel:
+    impatient = SessionConfig(open_within_s=0.3)
+    async with (
+        running(sessions=impatient) as (worker, _),
+        grpc.aio.insecure_channel(worker.endpoint) as channel,
+    ):
         call = worker_pb2_grpc.WorkerServiceStub(channel).Session(metadata=SHOWN)
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(30.0):
                 await call.read()
         assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "within 0.3 s" in (refusal.value.details() or "")
@@ -350,7 +355,7 @@ async def test_worker_announces_itself_and_says_when_it_leaves() -> None:
     port = router.add_insecure_port("127.0.0.1:0")
     await router.start()
     async with running(routers=(f"127.0.0.1:{port}", "127.0.0.1:1")) as (worker, _):
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(30.0):
             while len(membership.heard) < 3:
                 await asyncio.sleep(0.02)
         first = membership.heard[0]
@@ -384,7 +389,7 @@ async def test_client_that_reads_late_still_gets_the_last_words_of_a_worker_that
         while not client.tokens:
             client.tokens += heard((await client.link.receive()).tokens)
         server.stop()
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(30.0):
             while client.channel.get_state() is grpc.ChannelConnectivity.READY:
                 await asyncio.sleep(0.01)
         await client.hear(FINISHED)

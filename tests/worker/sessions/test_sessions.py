@@ -12,7 +12,7 @@ from twolane.errors import InvalidRequestError
 from twolane.params import SamplingParams
 from twolane.rpc.params import params_to_proto
 from twolane.testing.links import MemoryLink, link_pair
-from twolane.v1 import worker_pb2
+from twolane.v1 import drain_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import SessionConfig
 from twolane.worker.errors import StaleEpochError
@@ -240,7 +240,7 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> N
         worker = town.add("w", "pd")
         start(town, worker)
         await town.router.wait_for(lambda: len(town.router.tokens[A]) >= 3)
-        town.router.send(worker, worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=True)))
+        town.router.send(worker, worker_pb2.SessionRequest(drain=drain_pb2.Drain(enabled=True)))
         late = AttemptId("late", 1)
         start(town, worker, late)
         await town.router.wait_for(lambda: "REFUSED" in town.router.kinds(late))
@@ -249,7 +249,7 @@ def test_draining_worker_refuses_new_rows_and_finishes_old_ones(play: Play) -> N
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(A))
         await worker.wait_drained()
         await town.router.wait_for(lambda: town.router.loads["w"].drained)
-        town.router.send(worker, worker_pb2.SessionRequest(drain=worker_pb2.Drain(enabled=False)))
+        town.router.send(worker, worker_pb2.SessionRequest(drain=drain_pb2.Drain(enabled=False)))
         again = AttemptId("again", 1)
         start(town, worker, again)
         await town.router.wait_for(lambda: "FINISHED" in town.router.kinds(again))

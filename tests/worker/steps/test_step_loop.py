@@ -15,8 +15,8 @@ from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
-from twolane.worker.deferred_release import PageReturns
 from twolane.worker.observer import NullObserver
+from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import DecodeSide, Roles
 from twolane.worker.rows import Row
 from twolane.worker.steps.step_loop import StepLoop

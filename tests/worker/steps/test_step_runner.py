@@ -22,7 +22,7 @@ class LateStep:
         self._results = results
 
     def result(self) -> list[RowResult]:
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(30)
         return self._results
 
 
@@ -56,7 +56,7 @@ async def test_the_mark_is_told_while_the_step_is_computed_and_once() -> None:
     runs = [runner.run([], on_submitted) for _ in range(2)]
     async with asyncio.TaskGroup() as tasks:
         waits = [tasks.create_task(wait(step)) for step in range(2)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30.0):
             while len(told) < 2:
                 await heard.wait()
                 heard.clear()
@@ -121,14 +121,14 @@ async def test_a_step_that_was_called_off_before_its_turn_is_not_submitted() -> 
     class SlowToSubmit(Steps):
         def submit(self, work: Sequence[RowWork]) -> Step:
             is_running.set()
-            assert go_on.wait(5)
+            assert go_on.wait(30)
             return super().submit(work)
 
     engine = SlowToSubmit(first, LateStep(None, [RowResult(2)]))
     runner = ThreadStepRunner(cast(Engine, engine))
     running = asyncio.ensure_future(runner.run([], None))
     called_off = asyncio.ensure_future(runner.run([], None))
-    await asyncio.to_thread(is_running.wait, 5)
+    await asyncio.to_thread(is_running.wait, 30)
     called_off.cancel()
     await asyncio.wait([called_off])
     first.go_on.set()

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.attention.decode_config import DecodeConfig, Fp8Products
+from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_plan import (
     allocate_plan,
     items_for,
@@ -46,7 +46,7 @@ def test_a_window_hides_what_lies_before_it(window: int) -> None:
 @pytest.mark.parametrize("tensor_copy", [True, False])
 def test_both_ways_to_load_match_float64(tensor_copy: bool) -> None:
     case = rows([130, 3], dtype=torch.float16)
-    config = DecodeConfig(tensor_copy=tensor_copy)
+    config = DecodeAttentionConfig(tensor_copy=tensor_copy)
     assert relative_error(case.decode(config=config), case.expected()) < 2e-3
 
 
@@ -54,7 +54,7 @@ def test_both_ways_to_load_match_float64(tensor_copy: bool) -> None:
 @pytest.mark.parametrize("tensor_copy", [True, False])
 def test_an_fp8_pool_is_read_with_its_scales(products: Fp8Products, tensor_copy: bool) -> None:
     case = rows([130, 64, 1], head_dim=64, dtype=torch.float16, kv_dtype=FP8)
-    config = DecodeConfig(products=products, tensor_copy=tensor_copy)
+    config = DecodeAttentionConfig(products=products, tensor_copy=tensor_copy)
     assert relative_error(case.decode(config=config), case.expected()) < 2e-3
 
 
@@ -64,7 +64,7 @@ def test_an_fp8_pool_may_have_any_scales(
     products: Fp8Products, powers: tuple[float, float]
 ) -> None:
     case = rows([130, 64, 1], head_dim=64, kv_dtype=FP8, value_scales=powers)
-    got = case.decode(config=DecodeConfig(products=products))
+    got = case.decode(config=DecodeAttentionConfig(products=products))
     assert relative_error(got, case.expected()) < 3e-3
 
 
@@ -76,7 +76,8 @@ def test_pages_of_an_fp8_pool_that_were_never_written_add_nothing(products: Fp8P
             part[own[0]] = 0.0
         case.view.plane_scales()[own[0]] = 0.0
     expected = case.expected()
-    assert relative_error(case.decode(config=DecodeConfig(products=products)), expected) < 2e-3
+    got = case.decode(config=DecodeAttentionConfig(products=products))
+    assert relative_error(got, expected) < 2e-3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """How products of a few rows are cut: by the plan, and by a double of the kernel."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("triton")
@@ -7,7 +11,8 @@ pytest.importorskip("triton")
 import torch
 
 from tests.engine.kernels.general_skinny import general_skinny
-from twolane.engine.kernels.products.few_rows import PartialSums
+from twolane.engine.kernels.products import few_rows_launch
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
@@ -123,3 +128,42 @@ def test_rows_without_padding_are_read_alone() -> None:
     assert rows_with_padding(torch.empty(5, 16), 8) == 5
     assert rows_with_padding(torch.empty(9, 16)[2:7], 8) == 7
     assert rows_with_padding(torch.empty(6, 32)[:5, 16:], 8) == 6
+
+
+def test_a_second_launch_of_a_variant_goes_to_its_compiled_kernel_with_the_same_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other rows, weights and numbers of rows are the same variant; another tile is not."""
+    launches: list[tuple[str, list[object]]] = []
+
+    class Compiled:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *given: launches.append(("known", [grid, *map(plainly, given)]))
+
+    def launch(kernel: object, grid: tuple[int, ...]) -> Callable[..., Compiled]:
+        def run(*given: object, **options: object) -> Compiled:
+            launches.append(("first", [grid, *map(plainly, given)]))
+            return Compiled()
+
+        return run
+
+    def plainly(given: Any) -> object:
+        if isinstance(given, torch.Tensor):
+            return given.data_ptr()
+        if hasattr(given, "strides"):
+            return [given.base.data_ptr(), given.shape, given.strides, given.padding]
+        return given
+
+    monkeypatch.setattr(few_rows_launch, "launch", launch)
+    known: dict[Any, Any] = {}
+    sums, cut = PartialSums("cpu", values=1 << 18, programs=16), config(2, split=True)
+    for rows, tile in ((5, cut), (5, cut), (7, cut), (7, replace(cut, block_in=64))):
+        x, weight = padded_empty(torch.empty(0).half(), rows, 128), torch.randn(256, 128).half()
+        out = torch.empty(rows, 256)
+        for variants in (known, {}):  # the second time as if it were unknown
+            monkeypatch.setattr(few_rows_launch, "_known", variants)
+            few_rows_product(x, weight, out=out, sums=sums, config=tile)
+    how = [name for name, _ in launches]
+    assert how == ["first", "first", "known", "first", "known", "first", "first", "first"]
+    pairs = zip(launches[::2], launches[1::2], strict=True)
+    assert all(one == two for (_, one), (_, two) in pairs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
+from tests.router.freed import until_free
 from tests.router.http.asking import PATH, http_cluster
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
@@ -57,7 +57,7 @@ async def test_an_id_of_full_length_names_one_prompt_and_is_refused_by_name_for_
 
 
 async def test_an_id_that_is_running_is_refused_and_free_again_once_its_client_has_left() -> None:
-    async with http_cluster(step_s=0.02) as (client, server, _):
+    async with http_cluster(step_s=0.02) as (client, server, cluster):
         headers = {"x-request-id": "mine"}
         long = {"prompt": [1], "max_tokens": 1900, "stream": True}
         async with client.stream("POST", PATH, json=long, headers=headers) as running:
@@ -66,7 +66,5 @@ async def test_an_id_that_is_running_is_refused_and_free_again_once_its_client_h
             again = await client.post(PATH, json=IDS, headers=headers)
             assert (again.status_code, again.json()["error"]["code"]) == (409, "duplicate_request")
             assert (await client.post(PATH, json=IDS)).status_code == 200
-        async with asyncio.timeout(5.0):
-            while server.router.status().requests:
-                await asyncio.sleep(0.01)
+        await until_free(server, cluster)
         assert (await client.post(PATH, json=IDS, headers=headers)).status_code == 200

@@ -207,7 +207,7 @@ async def test_chats_and_completions_count_together_as_requests_that_run(codec: 
     place = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=HttpConfig(requests=1))
     async with http_cluster(text=codec, step_s=0.05, server_config=place) as (client, server, _):
         long = asyncio.create_task(client.post(CHAT_PATH, json={**ASKED, "max_tokens": 1900}))
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(30.0):
             while not server.router.status().requests:
                 await asyncio.sleep(0.01)
         assert (await client.post(PATH, json={"prompt": [1]})).status_code == 503

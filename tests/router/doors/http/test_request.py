@@ -36,6 +36,12 @@ def refusal(raw: bytes) -> dict[str, Any]:
     return error
 
 
+def test_the_last_of_two_equal_keys_counts() -> None:
+    """As with `json.loads`, so with other servers of this API."""
+    (message,) = messages(b'{"prompt": "a", "max_tokens": 1, "max_tokens": 2}')
+    assert message.sampling.max_tokens == 2
+
+
 def test_every_sampling_field_arrives() -> None:
     given = {
         "max_tokens": 9, "min_tokens": 2, "temperature": 0.5, "top_k": 3, "top_p": 0.25,
@@ -159,6 +165,27 @@ def test_what_is_refused_is_named(fields: dict[str, Any], param: str) -> None:
 )
 def test_what_is_no_such_json_is_an_invalid_request(raw: bytes) -> None:
     assert refusal(raw)["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    ("raw", "half", "at"),
+    [
+        (rb'{"prompt": "\ud800"}', r"\ud800", 12),
+        (rb'{"prompt": "\uDFFF"}', r"\uDFFF", 12),
+        (rb'{"prompt": "a\udc00 and more"}', r"\udc00", 13),
+        (rb'{"prompt": "\ud800\u0041"}', r"\ud800", 12),
+        (rb'{"prompt": "\ud83d\ude00\\\ud83d\ud83d"}', r"\ud83d", 26),
+        (rb'{"\ud800": 1}', r"\ud800", 2),
+    ],
+)
+def test_half_a_surrogate_pair_is_told_with_its_place(raw: bytes, half: str, at: int) -> None:
+    text = refusal(raw)["message"]
+    assert f"{half} at byte {at} is one half of a surrogate pair" in text
+
+
+@pytest.mark.parametrize("raw", [rb'"\ud83d', rb'"\ud83d\ude', rb'"\\ud800', rb'"\ud83d\ude00'])
+def test_a_body_that_is_cut_off_is_called_truncated(raw: bytes) -> None:
+    assert "truncated" in refusal(rb'{"prompt": ' + raw)["message"]
 
 
 def test_a_field_of_endless_name_is_refused_in_few_words() -> None:

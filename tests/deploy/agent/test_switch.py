@@ -1,0 +1,28 @@
+"""An operator's word that a host is off, against what the host's agent says."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, state
+from twolane.deploy.agent.client import AgentClient
+from twolane.deploy.errors import NotProvenError
+
+__all__ = ["hosts"]
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INTERNAL])
+async def test_operator_is_not_believed_of_a_host_that_answers_with_an_error(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode
+) -> None:
+    async def fails(*_: object, **__: object) -> None:
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(code, nothing, nothing, "not for you")
+
+    async with launched(hosts) as launcher:
+        with monkeypatch.context() as patch:
+            patch.setattr(AgentClient, "describe", fails)
+            with pytest.raises(NotProvenError, match=r"^a answers: not for you$"):
+                await launcher.say_off("a")
+        assert state(launcher, "a") == "up"

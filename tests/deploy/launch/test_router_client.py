@@ -1,0 +1,99 @@
+"""Acts between one router and its controller: each is handed out once, and its answer arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+from twolane.deploy.launch.router_client import RouterClient
+from twolane.deploy.process.handshake import Handle
+from twolane.security.credentials import Credentials
+from twolane.v1 import acts_pb2, cluster_pb2, cluster_pb2_grpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+ACT, LATER = 7, 8
+REPORT = cluster_pb2.SuperviseRequest()
+
+
+class Router(cluster_pb2_grpc.MembershipServiceServicer):
+    """Names its acts until it has their results. A call ends when `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.acts = {ACT}
+        self.results: list[int] = []
+        self.is_called, self.may_end = asyncio.Event(), asyncio.Event()
+        self.may_end.set()
+        self.fails = False
+
+    async def Supervise(
+        self, request: cluster_pb2.SuperviseRequest, context: Context
+    ) -> cluster_pb2.SuperviseResponse:
+        self.results += [result.number for result in request.results]
+        self.acts -= {*self.results}
+        named = sorted(self.acts)
+        self.is_called.set()
+        await self.may_end.wait()
+        if self.fails:
+            await context.abort(grpc.StatusCode.INTERNAL, "killed")
+        return cluster_pb2.SuperviseResponse(
+            acts=[acts_pb2.ControllerAct(number=number) for number in named]
+        )
+
+
+@asynccontextmanager
+async def called() -> AsyncIterator[tuple[Router, RouterClient]]:
+    router, server = Router(), grpc.aio.server()
+    cluster_pb2_grpc.add_MembershipServiceServicer_to_server(router, server)
+    endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    handle = Handle("router-0", 0, endpoint, "", 1, worker_endpoint=endpoint)
+    try:
+        async with RouterClient(handle, Credentials(), timeout_s=30.0) as client:
+            yield router, client
+    finally:
+        await server.stop(0)
+
+
+async def new_acts(client: RouterClient) -> list[int] | None:
+    answer = await client.supervise(REPORT)
+    return None if answer is None else [act.number for act in answer.acts]
+
+
+async def test_act_is_handed_out_once_and_its_result_told_once() -> None:
+    async with called() as (router, client):
+        assert await new_acts(client) == [ACT]
+        router.acts |= {LATER}
+        assert await new_acts(client) == [LATER]
+        client.answer(acts_pb2.ControllerActResult(number=ACT))
+        assert await new_acts(client) == []
+        assert await new_acts(client) == []
+        assert router.results == [ACT]
+
+
+async def test_act_that_is_answered_during_a_call_is_not_handed_out_again() -> None:
+    async with called() as (router, client):
+        assert await new_acts(client) == [ACT]
+        router.is_called.clear()
+        router.may_end.clear()
+        calling = asyncio.create_task(new_acts(client))
+        await router.is_called.wait()  # the router's answer still names the act
+        client.answer(acts_pb2.ControllerActResult(number=ACT))
+        router.may_end.set()
+        assert await calling == []
+        assert await new_acts(client) == []
+        assert router.results == [ACT]
+
+
+async def test_result_is_told_again_until_a_call_has_been_answered() -> None:
+    async with called() as (router, client):
+        assert await new_acts(client) == [ACT]
+        client.answer(acts_pb2.ControllerActResult(number=ACT))
+        router.fails = True
+        assert await new_acts(client) is None
+        router.fails = False
+        assert await new_acts(client) == []
+        assert router.results == [ACT, ACT]

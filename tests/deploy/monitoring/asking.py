@@ -1,0 +1,38 @@
+"""Clients that keep a cluster busy."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from twolane.errors import InvalidRequestError
+from twolane.testing import LocalCluster
+
+_N_CLIENTS = 3
+_PAUSE_S = 0.2
+
+
+@contextmanager
+def asking(cluster: LocalCluster) -> Iterator[None]:
+    """Until the block ends, clients get answers, and are refused in between."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        with cluster.client() as client:
+            while not ended.wait(_PAUSE_S):
+                client.generate(token_ids=list(range(1, 80)), max_tokens=500)
+                with pytest.raises(InvalidRequestError):
+                    client.generate(token_ids=[1], max_tokens=10_000_000)
+
+    clients = [threading.Thread(target=ask) for _ in range(_N_CLIENTS)]
+    for client in clients:
+        client.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for client in clients:
+            client.join()

@@ -1,0 +1,75 @@
+"""Draws docs/dashboard.png: `python -m tests.deploy.monitoring.picture`.
+
+It has the panels of the dashboard with the data of a small cluster, which answers for a minute and
+loses a decode worker meanwhile. Needs Debian's prometheus, and matplotlib.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from contextlib import AbstractContextManager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from tests.deploy.monitoring.asking import asking
+from tests.deploy.monitoring.prometheus import Prometheus, prometheus
+from twolane.deploy.monitoring.dashboard import ROWS
+from twolane.testing import LocalCluster, start_local
+
+PICTURE = Path(__file__).parents[3] / "docs" / "dashboard.png"
+RUN_S, LOST_AT_S, BACK_AT_S = 60, 25, 40
+_COLUMNS = 3
+
+
+def draw(scraper: Prometheus, since: float) -> None:
+    """Draw all panels, from the Unix time `since` until now."""
+    panels = [panel for row in ROWS.values() for panel in row]
+    lines = -(-len(panels) // _COLUMNS)
+    figure, axes = plt.subplots(lines, _COLUMNS, figsize=(15, 2.6 * lines), layout="constrained")
+    for panel, place in zip(panels, axes.flat, strict=True):
+        place.set_title(f"{panel.title} ({panel.unit})", fontsize=9, loc="left")
+        place.tick_params(labelsize=7)
+        for query in panel.queries:
+            for series in scraper.query_range(query.expression, since):
+                name = query.legend
+                for label in re.findall(r"{{(\w+)}}", name):
+                    name = name.replace(f"{{{{{label}}}}}", series["metric"].get(label, ""))
+                points = [(float(at) - since, float(y)) for at, y in series["values"]]
+                place.plot(*zip(*points, strict=True), label=name, linewidth=1)
+        place.set_ylim(bottom=0)
+        place.legend(fontsize=6, loc="upper left")
+    figure.savefig(PICTURE, dpi=80)
+
+
+def _cluster() -> AbstractContextManager[LocalCluster]:
+    return start_local(
+        engine="fake", prefill=1, decode=2, suspicion_s=2.0,
+        autoscale=True, min_prefill=1, max_prefill=1, min_decode=2, max_decode=2,
+    )  # fmt: skip
+
+
+def main() -> None:
+    with (
+        TemporaryDirectory() as directory,
+        _cluster() as cluster,
+        prometheus(cluster.status().metrics_endpoint, Path(directory)) as scraper,
+        asking(cluster),
+    ):
+        since = time.time()
+        time.sleep(LOST_AT_S)
+        cluster.kill("decode-0", signal.SIGSTOP)
+        time.sleep(BACK_AT_S - LOST_AT_S)
+        cluster.kill("decode-0", signal.SIGCONT)
+        time.sleep(RUN_S - BACK_AT_S)
+        draw(scraper, since)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The fluid model keeps its own laws, and the law drives it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks.results import RESULTS
+from twolane.deploy.controller.forecast import ForecastConfig
+from twolane.deploy.controller.limits import Limits, PoolLimits
+from twolane.deploy.controller.observation import Role, State
+from twolane.deploy.controller.priors import hardware
+from twolane.deploy.simulator import __main__ as command
+from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
+from twolane.deploy.simulator.controllers import FairHpa, the_law
+from twolane.deploy.simulator.experiment import bars, run, static_peak, workers_of
+from twolane.deploy.simulator.requests import Requests, poisson, uniform_lengths
+from twolane.deploy.simulator.scenarios import HELD_OUT, SCENARIOS, TUNING, Scenario
+from twolane.deploy.simulator.tally import Tally
+from twolane.deploy.simulator.workers import SimWorker
+from twolane.router.config import AdmissionConfig
+
+H200 = hardware("h200")
+SLO = Slo(ttft_s=0.5, gap_s=0.020)
+CONFIG = ClusterConfig(hardware=H200, slo=SLO, start_s=20.0)
+
+
+def traffic(rates: list[tuple[float, float]], seed: int = 1) -> Requests:
+    """Rates per second with their durations, of 1,000 tokens in and 200 out."""
+    rng = np.random.default_rng(seed)
+    steps = np.concatenate([np.full(int(for_s / 0.5), rate) for rate, for_s in rates])
+    arrivals_s, _ = poisson(steps, 0.5, rng)
+    return uniform_lengths(arrivals_s, 1_000, 200, 0.3, rng)
+
+
+def with_law(requests: Requests, until_s: float, *, budget: int = 8, minimum: int = 1,
+             failing: frozenset[int] = frozenset(), start: tuple[int, int] = (1, 1),
+             ) -> tuple[Cluster, Tally]:  # fmt: skip
+    pools = {role: PoolLimits(minimum=minimum) for role in Role}
+    limits = Limits(budget_gpus=budget, pools=pools, idle_s=120.0)
+    config = ClusterConfig(hardware=H200, slo=SLO, start_s=20.0, failing=failing)
+    controller = the_law(H200, SLO, limits, ForecastConfig())
+    cluster = Cluster(config, requests, workers_of(*start), controller)
+    return cluster, cluster.run(until_s)
+
+
+def test_every_request_ends_and_none_is_lost() -> None:
+    requests = traffic([(20, 60)])
+    tally = Cluster(CONFIG, requests, workers_of(1, 1)).run(120)
+    assert (tally.requests, tally.missed, tally.lost) == (len(requests), 0, 0)
+    assert tally.gpu_s == pytest.approx(2 * 120)
+
+
+def test_rows_take_as_long_as_their_steps() -> None:
+    worker = SimWorker("w", frozenset({Role.DECODE}), State.READY, 0.0, 0.0)
+    for index in range(50):
+        worker.join(index, 1_000, 100, 0)
+    now = 0.0
+    ended: list[tuple[int, float]] = []
+    while len(ended) < 50:
+        now += 0.05
+        ended += worker.advance(now, 0.05, H200, 0.020)
+    assert now - 0.05 < 100 * H200.decode.step_s(50, 50 * 1_050) <= now
+    assert worker.context == pytest.approx(0, abs=1e-6)
+
+
+def test_a_prompt_waits_for_a_place_in_decode() -> None:
+    """Not for a place of its own: its first token is late, and the signals say why."""
+    n = H200.rows + 40
+    requests = Requests(np.zeros(n), np.full(n, 16), np.full(n, 2_000))
+    cluster = Cluster(CONFIG, requests, workers_of(1, 1))
+    cluster.run(10)
+    signals = cluster.signals()
+    assert (signals.rows, signals.unplaced, signals.waiting) == (H200.rows, 40, 0)
+
+
+def test_a_full_queue_refuses_what_comes_as_the_routers_does() -> None:
+    """The refused ones have missed the SLO, and the law does not hear of them."""
+    n, config = 5_000, AdmissionConfig()
+    requests = Requests(np.zeros(n), np.full(n, 1_000), np.full(n, 2))
+    cluster = Cluster(CONFIG, requests, workers_of(1, 1))
+    tally = cluster.run(60)
+    placed = math.ceil(config.max_prefill_backlog_tokens / 1_000)
+    assert tally.refused == n - placed - config.max_queued
+    assert tally.requests == n
+    assert tally.missed >= tally.refused
+    signals = cluster.signals()
+    assert signals.requests == signals.answers == n - tally.refused
+    assert signals.prompt_tokens == 1_000 * signals.requests
+
+
+def test_the_law_grows_into_a_rise_and_gives_back_what_it_took() -> None:
+    cluster, tally = with_law(traffic([(20, 300), (90, 300), (20, 900)]), 1_500)
+    most = max(gpus for _, _, _, gpus, _ in tally.sizes)
+    assert 5 <= most <= 8
+    assert tally.sizes[-1][3] <= 4
+    assert tally.lost == 0
+    assert tally.most_gpus <= 8
+    assert tally.missed_share < 0.1
+    assert cluster.held_gpus == tally.sizes[-1][3]
+
+
+def test_starts_that_never_get_ready_give_their_gpus_back() -> None:
+    cluster, tally = with_law(
+        traffic([(20, 120), (90, 900)]), 900, failing=frozenset({0, 1}), budget=6
+    )
+    assert tally.actions["cancel"] == 2
+    assert tally.most_gpus <= 6
+    ready = sum(worker.state is State.READY for worker in cluster.workers)
+    assert ready >= 4
+
+
+def test_it_goes_to_zero_and_comes_back_for_the_first_request() -> None:
+    requests = traffic([(5, 120), (0, 600), (5, 300)])
+    cluster, tally = with_law(requests, 1_080, minimum=0)
+    idle = [gpus for at_s, _, _, gpus, _ in tally.sizes if 420 <= at_s <= 660]
+    assert idle
+    assert set(idle) == {0}
+    assert cluster.held_gpus >= 1
+    assert tally.requests == len(requests), "all were answered"
+    assert tally.lost == 0
+
+
+def test_the_fair_hpa_drains_and_never_kills() -> None:
+    controller = FairHpa(8, 42_000, 150)
+    requests = traffic([(20, 200), (90, 300), (10, 900)])
+    tally = Cluster(CONFIG, requests, workers_of(1, 1), controller).run(1_400)
+    assert tally.actions["start"] > 0
+    assert tally.actions["drain"] > 0
+    assert (tally.lost, tally.most_gpus <= 8) == (0, True)
+
+
+def test_a_static_peak_is_the_smallest_that_holds_the_busiest_minutes() -> None:
+    requests = traffic([(5, 900), (70, 600), (5, 300)])
+    prefill, decode = static_peak(requests, H200)
+    part = traffic([(70, 600)], seed=2)
+    assert Cluster(CONFIG, part, workers_of(prefill, decode)).run(620).missed_share < 0.02
+    smaller = Cluster(CONFIG, part, workers_of(prefill - 1, decode)).run(620).missed_share
+    assert smaller > 0.015
+
+
+def test_no_trace_was_used_for_tuning_and_for_results() -> None:
+    assert not {*TUNING} & {*HELD_OUT}
+    assert {name for name, _ in [*TUNING, *HELD_OUT]} == {*SCENARIOS}
+
+
+@pytest.mark.parametrize("name", ["azure-conv", "azure-code"])
+def test_azure_traces_keep_their_lengths(name: str) -> None:
+    found = SCENARIOS[name](np.random.default_rng(1)).requests
+    mean = float(found.prompt_tokens.mean())
+    assert mean == pytest.approx({"azure-conv": 1_155, "azure-code": 2_048}[name], rel=0.01)
+
+
+def test_bars_tell_which_were_held() -> None:
+    requests = traffic([(20, 120)])
+    case = Scenario(requests, 150.0, 6, 2, 2)
+    found = bars("swings", [run(one, case) for one in ("law", "no flips")], case.budget)
+    assert [bar.name for bar in found] == [
+        "requests lost by scaling", "GPUs at most", "actions in the busiest hour", "missed, %",
+        "missed, of what no flips missed",
+    ]  # fmt: skip
+    assert all(bar.is_held for bar in found[:4])
+
+
+def test_a_bar_whose_contender_was_not_run_is_missing_and_not_held() -> None:
+    case = Scenario(traffic([(20, 120)]), 150.0, 6, 2, 2)
+    law = [run("law", case)]
+    for name, n_missing in (("diurnal", 2), ("swings", 1), ("quick", 1), ("zero", 0)):
+        missing = [bar for bar in bars(name, law, case.budget) if bar.value is None]
+        assert len(missing) == n_missing, name
+        assert not any(bar.is_held for bar in missing)
+        assert all(str(bar).startswith("MISSING") for bar in missing)
+
+
+def small_run(
+    trace: str, contender: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Result, dict[str, Any]]:
+    """The command on two minutes of traffic under that name, and what it saves."""
+    small = Scenario(traffic([(20, 120)]), 150.0, 6, 2, 2)
+    monkeypatch.setattr(command, "HELD_OUT", ((trace, 1),))
+    monkeypatch.setattr(command, "scenario", lambda name, seed: small)
+    done = CliRunner().invoke(command.main, ["--folder", str(folder), "--contender", contender])
+    return done, json.loads((folder / "autoscaler.json").read_text())
+
+
+def test_the_command_fails_where_a_bar_cannot_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, saved = small_run("swings", "law", tmp_path, monkeypatch)
+    assert done.exit_code == 1, done.output
+    assert "MISSING missed, of what no flips missed: not run" in done.output
+    (missing,) = [bar for bar in saved["figures"]["swings, seed 1"]["bars"] if not bar["held"]]
+    assert missing["value"] is None
+
+
+def test_saved_results_have_the_names_that_their_commands_give_them() -> None:
+    found = sorted(RESULTS.glob("autoscaler*.json"))
+    assert found
+    plots = set()
+    for path in found:
+        told = json.loads(path.read_text())
+        words = told["command"].split()
+        name = words[words.index("--name") + 1] if "--name" in words else "autoscaler"
+        assert (path.stem, told["name"]) == (name, name)
+        cases = [case.split(", seed ") for case in told["figures"]]
+        plots |= {f"{name}_{trace}_{seed}.png" for trace, seed in cases}
+    assert {path.name for path in RESULTS.glob("autoscaler*.png")} == plots
+
+
+def test_the_command_saves_figures_and_a_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, saved = small_run("small", "tight", tmp_path, monkeypatch)
+    assert done.exit_code == 0, done.output
+    case = saved["figures"]["small, seed 1"]
+    assert {*case["contenders"]} == {"law", "tight"}
+    assert case["contenders"]["law"]["lost_by_scaling"] == 0
+    assert saved["commit"]
+    assert (tmp_path / "autoscaler_small_1.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,96 @@
+"""`twolane plan`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from twolane.deploy.cli.plan_command import plan
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "requests.csv"
+    rows = "\n".join(f"{nth * 100},1000,{200 + nth % 7}" for nth in range(200))
+    path.write_text(f"arrival_ms,prompt_tokens,output_tokens\n{rows}\n")
+    return path
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(plan, [str(argument) for argument in arguments])
+
+
+def test_it_says_what_is_needed_and_what_it_costs(trace: Path, tmp_path: Path) -> None:
+    done = run("--trace", trace, "--slo", "300/15", "--plot", tmp_path / "plan.png")
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("1 prefill + 1 decode: ")
+    assert "colocated" in done.output.splitlines()[0]
+    assert "GPU-hours" in done.output
+    assert "200 requests in 0.0055 h, 10 a second" in done.output
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_says_so_to_programs(trace: Path) -> None:
+    told = json.loads(run("--trace", trace, "--slo", "300/15", "--json").output)
+    assert (told["split"]["prefill"], told["split"]["decode"]) == (1, 1)
+    assert told["split"]["gpu_hours"] == pytest.approx(2 * 19.9 / 3600, abs=1e-3)
+    assert told["split"]["held"] >= 0.9
+
+
+def test_it_says_what_rate_some_gpus_hold(trace: Path) -> None:
+    told = json.loads(run("--trace", trace, "--slo", "300/15", "--gpus", "2", "--json").output)
+    assert [row["workers"] for row in told["held"]] == ["1 prefill + 1 decode", "2 colocated"]
+    assert "requests/s held" in run("--trace", trace, "--slo", "300/15", "--gpus", "2").output
+
+
+def test_it_plays_the_plan_on_the_real_router_and_workers(trace: Path) -> None:
+    told = json.loads(run("--trace", trace, "--slo", "300/15", "--replay", "40", "--json").output)
+    played = told["replayed"]
+    assert (played["workers"], played["requests"]) == ("1 prefill + 1 decode", 40)
+    assert played["held"] == pytest.approx(played["held_by_model"], abs=0.05)
+    words = run("--trace", trace, "--slo", "300/15", "--replay", "20").output
+    assert "1 prefill + 1 decode with the real router and workers: " in words
+    assert "of the first 20 requests held the SLO, where the model says " in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--slo", "300"], "'300' is not TTFT/GAP in milliseconds"),
+        (["--slo", "300/0"], "both times must be above 0"),
+        (["--slo", "300/15", "--gpu", "abacus"], "'abacus' was not measured; there is h200"),
+        (["--slo", "1/1"], "no set of up to 64 workers"),
+        (["--slo", "300/15", "--gpus", "2", "--plot", "x.png"], "leave out --gpus"),
+        (["--slo", "300/15", "--gpus", "2", "--replay", "9"], "leave out --gpus"),
+        ([], "Missing option '--slo'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    trace: Path, arguments: list[str], complaint: str
+) -> None:
+    if "1/1" in arguments:
+        arguments = [*arguments, "--most-gpus", "3"]
+        complaint = "no set of up to 3 workers"
+    done = run("--trace", trace, *arguments)
+    assert done.exit_code == 2
+    assert complaint in done.output
+
+
+def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("arrival_ms,prompt_tokens,output_tokens\n0,5,5\n1,0,5\n")
+    done = run("--trace", bad, "--slo", "300/15")
+    assert done.exit_code == 2
+    assert done.output == "Error: bad.csv, line 3: a request has at least one token each way\n"
+
+
+def test_the_command_of_the_cli_becomes_the_planner() -> None:
+    command = [sys.executable, "-m", "twolane.cli", "plan", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: twolane plan [OPTIONS]")
+    assert "twolane plan --trace requests.csv --slo 300/15" in done.stdout

@@ -1,0 +1,107 @@
+"""What a supervisor tells routers of, for whoever looks at events; how it stops and fences."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from tests.deploy.test_up_supervisor import QUICK, Scene, scene
+from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.launch.events import Kind
+from twolane.deploy.process.handshake import Handle
+
+__all__ = ["scene"]  # a fixture
+
+
+async def test_what_happens_to_processes_is_told_to_a_router_once_it_answers(
+    scene: Scene,
+) -> None:
+    async with scene.up():
+        _, old = scene.launcher.running("decode-0")[0]
+        scene.admin.fails = grpc.StatusCode.UNAVAILABLE
+        scene.launcher.kill(scene.launcher.running("decode-0")[0][0], "killed by SIGSEGV")
+        await scene.until(lambda: scene.admin.calls_failed > 3)
+        assert scene.admin.told == []
+        scene.admin.fails = None
+        await scene.until(lambda: bool(scene.admin.told))
+        _, new = scene.launcher.running("decode-0")[0]
+        scene.admin.fence_wanted.add(new.epoch)  # some looks later
+        await scene.until(lambda: scene.admin.gone[-1:] == [new.epoch])
+        text = f"decode-0 ({old.epoch:016x}) died: killed by SIGSEGV"
+        assert scene.admin.told.count(text) == 1
+
+
+async def test_a_worker_that_waits_for_its_restart_is_told_with_the_wait(scene: Scene) -> None:
+    async with scene.up():
+        scene.launcher.broken["decode-0"] = "no memory"
+        scene.launcher.kill(scene.launcher.running("decode-0")[0][0])
+        await scene.until(lambda: "decode-0 restarting: in 0.02 s" in scene.admin.told)
+        assert "decode-0 restarting: now" in scene.admin.told
+        scene.launcher.broken.clear()
+        await scene.until(lambda: bool(scene.launcher.running("decode-0")))
+
+
+async def test_ready_is_told_once_a_router_hears_the_controller(scene: Scene) -> None:
+    """Until then it refuses every act."""
+    scene.admin.is_deaf = True
+    running = asyncio.create_task(scene.run())
+    await scene.until(lambda: scene.admin.calls_failed > 2)
+    assert not scene.told(Kind.READY)
+    scene.admin.is_deaf = False
+    await scene.until(lambda: bool(scene.told(Kind.READY)))
+    scene.stop.set()
+    await running
+    assert len(scene.told(Kind.READY)) == 1
+
+
+async def test_a_new_cluster_whose_routers_hear_no_controller_does_not_start(scene: Scene) -> None:
+    scene.admin.is_deaf = True
+    scene.with_config(ready_timeout_s=1)
+    with pytest.raises(StartError, match="not ready after 1 s; no router takes this controller's"):
+        await asyncio.wait_for(scene.run(), 60)
+    assert not scene.told(Kind.READY)
+
+
+async def test_a_stop_has_one_grace_period_for_routers_and_workers(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graces: dict[str, float] = {}
+
+    async def stop(handle: Handle, grace_s: float) -> None:
+        graces[handle.name] = grace_s
+        if handle.name == "router-0":  # it hangs
+            await asyncio.sleep(0.2)
+        scene.launcher.kill(handle.pid)
+
+    monkeypatch.setattr(scene.launcher, "stop", stop)
+    async with scene.up():
+        pass
+    of_router = graces.pop("router-0")
+    for grace_s in graces.values():
+        assert QUICK.stop_margin_s <= grace_s <= max(QUICK.stop_margin_s, of_router - 0.2)
+    assert set(graces) == {"prefill-0", "decode-0"}
+    assert of_router > QUICK.stop_margin_s + 0.2
+
+
+async def test_only_the_epoch_that_is_named_is_fenced(scene: Scene) -> None:
+    async with scene.up():
+        _, old = scene.launcher.running("decode-0")[0]
+        assert "fenced" in await scene.supervisor.fence("decode-0", old.epoch)
+        await scene.until(lambda: len(scene.told(Kind.STARTED, "decode-0")) == 2)
+        with pytest.raises(NotProvenError, match=rf"{old.epoch:016x} of decode-0 is not running"):
+            await scene.supervisor.fence("decode-0", old.epoch)
+        assert len(scene.told(Kind.DIED, "decode-0")) == 1
+        assert "fenced" in await scene.supervisor.fence("decode-0")
+
+
+async def test_deaths_and_starts_that_fail_are_counted_by_pool(scene: Scene) -> None:
+    async with scene.up():
+        scene.launcher.broken["decode-0"] = "no memory"
+        scene.launcher.kill(scene.launcher.running("decode-0")[0][0])
+        await scene.until(lambda: len(scene.told(Kind.RESTARTING, "decode-0")) == 3)
+        scene.launcher.broken.clear()
+        await scene.until(lambda: bool(scene.launcher.running("decode-0")))
+        counted = {"deaths.decode": 1, "failed_starts.decode": 2}
+        await scene.until(lambda: scene.admin.counters == counted)

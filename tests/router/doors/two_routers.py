@@ -1,0 +1,49 @@
+"""Two routers that know each other, each with workers of its own, and an operator at the first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.doors.server import RouterServer
+from twolane.router.testing.served import serve_cluster
+from twolane.v1 import admin_pb2_grpc, worker_pb2
+
+CONFIG = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=None)
+
+
+@dataclass
+class Two:
+    """`admin` is the operators' service of the `first`."""
+
+    first: RouterServer
+    second: RouterServer
+    admin: Any
+
+    def introduce(self, *more: worker_pb2.RouterAddress) -> None:
+        """Each hears of the other, and the first of `more`, for some seconds."""
+        now = asyncio.get_running_loop().time()
+        self.first.router.known.hear([self.second.router.address, *more], now)
+        self.second.router.known.hear([self.first.router.address], now)
+
+
+@asynccontextmanager
+async def two_routers(folder: Path) -> AsyncIterator[Two]:
+    config = replace(CONFIG, admin_socket=str(folder / "admin.sock"))
+    async with (
+        serve_cluster("p0", "d0", server_config=config) as (first, _),
+        serve_cluster(
+            "p1", "d1", config=RouterConfig(router_id="router-1"), server_config=CONFIG
+        ) as (second, _),
+        grpc.aio.insecure_channel(first.admin_address) as channel,
+    ):
+        two = Two(first, second, admin_pb2_grpc.AdminServiceStub(channel))
+        two.introduce()
+        yield two

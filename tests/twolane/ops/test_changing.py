@@ -1,0 +1,167 @@
+"""Commands that change the cluster say what they will do, ask, and exit as documented."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.twolane.conftest import Door
+from tests.twolane.ops.scripted_admin import ScriptedAdmin
+from twolane.cli.app import app
+from twolane.config import CONTROLLER_SOCKET_NAME
+
+
+def run(door: Door, line: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, [*line.split(), "--endpoint", door.admin], input=typed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scale decode=3",
+        "cordon node-b",
+        "uncordon node-b",
+        "drain-node node-c",
+        "kill w-0",
+        "fence w-0",
+        "fence --host node-b --i-saw-it-off",
+        "down",
+    ],
+)
+def test_nothing_is_done_where_nobody_can_be_asked(line: str, door: Door) -> None:
+    done = run(door, line)
+    assert done.exit_code == 2
+    assert "nobody can be asked here: look with --dry-run, then say --yes" in done.output
+
+
+def test_the_plan_is_shown_before_the_question(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
+    refused = run(door, "scale decode=3", "n\n")
+    assert refused.exit_code == 1
+    assert "  decode-2: starts on node-b" in refused.output
+    assert refused.output.rstrip().endswith("Aborted!")
+    assert run(door, "scale decode=3", "y\n").exit_code == 0
+
+
+@pytest.mark.parametrize("verb", ["kill", "fence"])
+def test_a_death_that_is_not_proven_exits_with_5(verb: str, door: Door) -> None:
+    done = run(door, f"{verb} decode-9 --yes")
+    assert done.exit_code == 5
+    assert "error: not proven: node-z silent; no fence command" in done.output
+
+
+def test_a_check_that_finds_a_difference_exits_with_1_and_names_it(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptedAdmin, "is_broken", True)
+    done = run(door, "check")
+    assert done.exit_code == 1
+    assert "different: prefill-0 > decode-0 (1 of 3 comparisons)" in done.output
+    assert "prompt of 33 tokens, token 17: token 9 instead of 7" in done.output
+
+
+def test_sizes_that_changed_meanwhile_exit_with_2(door: Door) -> None:
+    done = run(door, "scale decode=3 --yes --expect-revision 5")
+    assert done.exit_code == 2
+    assert "sizes are at revision 7, not 5" in done.output
+
+
+@pytest.mark.parametrize("size", ["decode", "decode=", "=3", "decode=-1", "decode=many"])
+def test_a_size_that_is_none_is_named(size: str, door: Door) -> None:
+    done = run(door, f"scale {size} --yes")
+    assert done.exit_code == 2
+    assert repr(size) in done.output
+
+
+def test_a_drain_leaves_its_reason_and_a_dry_one_names_what_is_in_the_way(door: Door) -> None:
+    n_drained = len(door.script.drained)
+    dry = run(door, "drain decode-0 --dry-run")
+    assert dry.output.splitlines() == [
+        "this would be done:",
+        "  decode-0: alive > draining",
+        "  first: 2 requests (r1, batch-7) are answered there",
+    ]
+    assert len(door.script.drained) == n_drained
+    assert run(door, "drain decode-0 --reason dust").exit_code == 0
+    assert door.script.reasons[-1] == "dust"
+
+
+def test_a_fence_without_routers_here_goes_to_the_launcher(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("TWOLANE_ENDPOINT", raising=False)
+    folder = tmp_path / "twolane-1-launcher"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as launcher:
+        launcher.bind(str(folder / CONTROLLER_SOCKET_NAME))
+        launcher.listen()
+        shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
+        assert shown.output == "this would be done:\n  decode-0 is killed, and started again\n"
+        (folder / "admin.sock").symlink_to(door.admin.removeprefix("unix:"))
+        shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
+        assert "decode-0: runs on node-b > is killed, and started again" in shown.output
+
+
+def test_down_is_not_done_without_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
+    arguments = ["down", "--endpoint", f"unix:{tmp_path}/launcher.sock"]
+    done = CliRunner().invoke(app, arguments, input="n\n")
+    assert done.exit_code == 1
+    assert f"the cluster in {tmp_path} ends, with all its requests" in done.output
+
+
+UNTOLD = "not told yet: the controller's settings (scaler.…), which it tells each second"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_said"),
+    [
+        ("config get", True),
+        ("config diff", True),
+        ("config get scaler", True),
+        ("config get scaler.budget log_level", True),
+        ("config get router log_level", False),
+    ],
+)
+def test_settings_that_no_controller_has_told_are_named_where_they_are_missing(
+    line: str, is_said: bool, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert UNTOLD not in run(door, line).output
+    monkeypatch.setattr(ScriptedAdmin, "is_new", True)
+    assert (UNTOLD in run(door, line).output) is is_said
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "no request waits or runs; --ended lists those that ended lately"),
+        ("--tenant nobody", "no requests match"),
+        ("--ended", "no request has ended lately"),
+        ("--ended --worker decode-0", "no request has ended lately that matches"),
+    ],
+)
+def test_an_empty_list_of_requests_says_what_it_looked_for(
+    options: str, told: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptedAdmin, "is_new", True)
+    assert run(door, f"requests list {options}").output.splitlines() == [told]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "2 requests, 1 of these wait"),
+        ("--limit 1", "2 requests, 0 of those shown wait"),
+        (
+            "--ended --limit 1",
+            "2 requests ended lately, 1 of those shown without an answer; 1 more",
+        ),
+    ],
+)
+def test_a_list_that_is_cut_says_what_it_has_counted(options: str, told: str, door: Door) -> None:
+    assert run(door, f"requests list {options}").output.startswith(told)

@@ -1,0 +1,35 @@
+"""What a process tells of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import twolane
+from twolane.security.process_facts import process_facts
+
+
+def test_a_process_is_of_the_version_that_it_has_loaded_not_of_the_one_on_disk_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = process_facts(None).version
+    on_disk = SimpleNamespace(version="99.0.0")
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: on_disk)
+    assert process_facts(None).version == loaded
+
+
+def test_a_process_of_a_checkout_that_is_not_installed_has_a_version_too() -> None:
+    """As on machines that get the code as an archive, with packages of their own."""
+    code = (
+        "import importlib.metadata as installed\n"
+        "def version(name):\n"
+        "    raise installed.PackageNotFoundError(name)\n"
+        "installed.version = version\n"
+        "from twolane.security.process_facts import process_facts\n"
+        "print(process_facts(None).version)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == twolane.__version__

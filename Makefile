@@ -7,8 +7,12 @@
 #   make format     let ruff rewrite the code     make proto      regenerate twolane/v1 from proto/
 #   make bench      measure this machine          make soak       the long tests
 #   make test-gpu   the tests that need a GPU     make mutants    break each guard, expect a red test
+#   make soak-routers   routers are killed under streams, 200 times
 #   make test-hosts the tests on several hosts, which are namespaces of this machine
-#   make docs       write the pages of docs/ that are made from the code
+#   make chart      render, lint and check the Helm chart, for six sets of values
+#   make docs       the pages of docs/ that are made from the code, and all of it as a site in build/site
+#   make test-docs  run every command of the documents that can run here
+#   make release-check  build wheel and sdist into dist/, and look whether they can be released
 #   make clean      remove what these made
 
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell \
@@ -20,22 +24,43 @@ SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
 PACKAGES := twolane benchmarks
 
-# Tests for each change: no GPU kernels, no cluster of processes. Chosen by the CPU time they take.
+# Tests and the processes that they start use compiled modules again, whatever the shell has set.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Tests for each change: some of each package, without kernels. Those in SLOW start processes,
+# Redis or whole clusters, or play many random schedules: all of that is in `make test`.
 FAST := tests/checks tests/docs tests/twolane tests/router tests/worker tests/prefill_worker \
     tests/decode_worker tests/kvtransfer tests/engine/cpu tests/engine/model_files \
-    $(wildcard tests/engine/test_*.py) tests/deploy/spec tests/deploy/process \
-    tests/cluster/test_virtual_cluster.py
+    $(wildcard tests/engine/test_*.py) tests/deploy/spec tests/deploy/process tests/deploy/launch \
+    tests/deploy/controller tests/deploy/simulator tests/deploy/ray_cluster \
+    tests/cluster/test_hand_over.py tests/cluster/test_tickets.py tests/benchmarks/load
+SLOW := tests/checks/test_import_purity.py tests/twolane/test_cli.py tests/twolane/test_local.py \
+    $(wildcard tests/router/shared/test_re*.py) tests/router/shared/test_routers_with_a_store.py \
+    tests/router/test_random_schedules.py tests/worker/test_chaos.py \
+    tests/router/operators/test_status_cost.py tests/router/doors/http/test_again.py \
+    tests/router/test_text_at_doors.py tests/router/text/test_codec.py \
+    tests/engine/model_files/test_shard.py tests/deploy/process/test_serving.py \
+    tests/deploy/simulator/test_plan_command.py \
+    tests/kvtransfer/test_far_senders.py tests/kvtransfer/test_nixl.py \
+    tests/kvtransfer/test_processes.py tests/kvtransfer/test_property.py \
+    tests/engine/cpu/test_sampler.py tests/engine/test_exact.py tests/engine/test_families.py \
+    tests/deploy/process/test_descriptors.py tests/deploy/process/test_fork.py \
+    tests/deploy/process/test_loading.py tests/deploy/controller/test_budget.py \
+    tests/deploy/simulator/test_agreement.py tests/deploy/simulator/test_cluster.py \
+    tests/benchmarks/load/test_client_processes.py tests/benchmarks/load/test_run.py
 
 # The stub generator wants protobuf < 6, the rest of us 7: it lives in a venv of its own.
 PROTO_VENV := build/protovenv
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 PROTO_FILES := $(sort $(wildcard proto/twolane/v1/*.proto))
-STUBS_IN = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
-    --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) $(PROTO_FILES)
+SERVICE_FILES := $(shell grep -l '^service' $(PROTO_FILES))
+PROTOC := $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto
+STUBS_IN = $(PROTOC) --python_out=$(1) --pyi_out=$(1) $(PROTO_FILES) && \
+    $(PROTOC) --grpc_python_out=$(1) $(SERVICE_FILES)
 
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast check lint format docs proto proto-drift bench test-gpu test-hosts soak mutants clean
+.PHONY: help install demo test test-fast check lint format docs test-docs release-check proto proto-drift bench test-gpu test-hosts soak soak-routers chart mutants clean
 
 help:
 	@sed -n '/^#   make/s/^#  //p' Makefile
@@ -66,7 +91,7 @@ demo: $(SERVING)
 check: lint
 	$(BIN)/pytest -q tests/checks tests/docs
 
-# Without triton the tests of kernels would skip. tests/scheduling.py deals the files out.
+# Without triton the tests of kernels would skip. tests/dealing.py deals the files out.
 test: lint
 	@command -v redis-server >/dev/null || \
 	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
@@ -74,7 +99,7 @@ test: lint
 	$(BIN)/pytest -n 2 --dist loadfile
 
 test-fast: $(INSTALLED)
-	$(BIN)/pytest -q -n 2 --dist loadfile $(FAST)
+	$(BIN)/pytest -q -n 2 --dist loadfile $(filter-out $(SLOW),$(FAST)) $(addprefix --ignore=,$(SLOW))
 
 lint: $(INSTALLED) proto-drift
 	$(BIN)/ruff check .
@@ -89,6 +114,13 @@ format: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+test-docs: $(INSTALLED)
+	$(BIN)/pytest -q -m 'soak or not soak' tests/docs/test_blocks_run.py
+
+release-check: $(INSTALLED)
+	$(BIN)/python -m tests.release
 
 proto: $(PROTO_INSTALLED)
 	$(call STUBS_IN,.)
@@ -102,16 +134,25 @@ proto-drift: $(PROTO_INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
 
-# With the Python that is active, whose torch fits the card: nothing is installed here.
+# With the Python that is active, whose torch fits the card: nothing is installed here. With xdist,
+# four files at a time.
 test-gpu:
-	$(PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu
+	$(PYTHON) -m pytest $(shell $(PYTHON) -c 'import xdist; print("-n 4 --dist loadfile")' 2>/dev/null) \
+	    -c tests/gpu/pytest.ini --rootdir . tests/gpu
 
 # Needs Debian's nftables and iproute2, and root or user namespaces.
 test-hosts: $(INSTALLED)
 	$(BIN)/python -m tests.hosts
 
+chart: $(INSTALLED)
+	$(BIN)/pytest -q tests/deploy/chart
+
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak
+	$(BIN)/python -m tests.hosts -m soak
+
+soak-routers: $(INSTALLED)
+	$(BIN)/python -m benchmarks.cluster.router_kills --kills 200
 
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants

@@ -58,9 +58,12 @@ async def test_ready_is_told_once_a_router_hears_the_controller(scene: Scene) ->
 
 async def test_a_new_cluster_whose_routers_hear_no_controller_does_not_start(scene: Scene) -> None:
     scene.admin.is_deaf = True
-    scene.with_config(ready_timeout_s=1)
-    with pytest.raises(StartError, match="not ready after 1 s; no router takes this controller's"):
-        await asyncio.wait_for(scene.run(), 60)
+    running = asyncio.create_task(scene.run())
+    await scene.until(lambda: scene.admin.calls_failed > 2)
+    assert not running.done()
+    scene.skip(QUICK.ready_timeout_s)
+    with pytest.raises(StartError, match="not ready after 60 s; no router takes this controller's"):
+        await running
     assert not scene.told(Kind.READY)
 
 
@@ -105,3 +108,13 @@ async def test_deaths_and_starts_that_fail_are_counted_by_pool(scene: Scene) -> 
         await scene.until(lambda: bool(scene.launcher.running("decode-0")))
         counted = {"deaths.decode": 1, "failed_starts.decode": 2}
         await scene.until(lambda: scene.admin.counters == counted)
+
+
+async def test_router_that_knows_nobody_yet_gets_nobody_killed(scene: Scene) -> None:
+    async with scene.up():
+        members = dict(scene.admin.members)
+        scene.admin.members.clear()
+        await asyncio.sleep(2 * QUICK.fencing.lost_s)
+        scene.admin.members.update(members)
+        await asyncio.sleep(QUICK.fencing.lost_s)
+        assert not [event for event in scene.events if event.kind is Kind.FENCED]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.real_cluster import fake_model, inspect, settled
+from tests.until import until
 from twolane import CancelledError
 from twolane.aclient import AsyncClient
 from twolane.stream import AsyncStream
@@ -110,10 +111,13 @@ async def test_prompts_that_are_given_up_before_their_first_token_leave_no_page_
 ) -> None:
     n_before = (await asyncio.to_thread(cluster.status)).counters.get("cancelled", 0)
     async with cluster.aclient() as client:
-        for delay_s in (0.0, 0.02, 0.05, 0.1, 0.2):
+        for delay_s in (0.0, 0.02, 0.05, 0.1, None):
             asked = {**LONG, "max_tokens": 1000}
             streams = [client.stream("A long walk " * 200, **asked) for _ in range(3)]
-            await asyncio.sleep(delay_s)
+            if delay_s is None:
+                await until(lambda: cluster.status().requests, "one has come in", is_slow=True)
+            else:
+                await asyncio.sleep(delay_s)
             await close_streams(client, streams)
             await settled(cluster, n_workers=2, within_s=BOUND_S)
     n_after = (await asyncio.to_thread(cluster.status)).counters["cancelled"]

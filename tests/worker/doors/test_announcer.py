@@ -16,6 +16,7 @@ from twolane.rpc.secret import METADATA_KEY
 from twolane.security.credentials import Credentials
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc, worker_pb2
 from twolane.worker.config import WorkerConfig
+from twolane.worker.doors import announcer as announcer_module
 from twolane.worker.doors.announcer import Announcer
 from twolane.worker.errors import DisplacedError
 from twolane.worker.worker import Worker
@@ -115,7 +116,10 @@ async def test_a_worker_that_was_given_up_for_good_ends() -> None:
         assert caught.group_contains(DisplacedError, match="epoch 7 of w was replaced")
 
 
-async def test_a_router_that_stops_first_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_router_that_stops_first_leaves_no_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer_module, "_SILENCE_S", 60.0)  # also on a machine that stalls
     caplog.set_level(logging.INFO)
     async with announcing() as (router, task, announcer):
         await until(lambda: router.n_heard >= 1)

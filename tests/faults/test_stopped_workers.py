@@ -52,10 +52,11 @@ async def ask(client: AsyncClient, prompt: list[int]) -> Completion:
 async def test_a_stopped_worker_delays_its_requests_and_changes_none(
     cluster: LocalCluster, name: str
 ) -> None:
+    endpoints = {w.worker_id: w.endpoint for w in (await asyncio.to_thread(cluster.status)).workers}
     async with cluster.aclient() as client:
         asked = [asyncio.create_task(ask(client, prompt)) for prompt in PROMPTS[name]]
         async with asyncio.timeout(60):
-            await has_rows(cluster, name)
+            await has_rows(endpoints[name])
         cluster.kill(name, signal.SIGSTOP)
         answers = await asyncio.gather(*asked)
         cluster.kill(name, signal.SIGCONT)
@@ -65,10 +66,9 @@ async def test_a_stopped_worker_delays_its_requests_and_changes_none(
     await settled(cluster, 4, within_s=LEASE_S + 1.0)
 
 
-async def has_rows(cluster: LocalCluster, name: str) -> None:
+async def has_rows(endpoint: str) -> None:
     """Wait until the worker has work, so that stopping it matters."""
-    endpoints = {w.worker_id: w.endpoint for w in (await asyncio.to_thread(cluster.status)).workers}
-    while not (await inspect(endpoints[name])).rows:
+    while not (await inspect(endpoint)).rows:
         await asyncio.sleep(0.002)
 
 

@@ -2,6 +2,9 @@
 
 A worker, when its agent and all its routers have been silent for long; a router, when its agent and
 all its workers have. Its GPUs are free then; to nobody else is that a proof of anything.
+
+Time for which the process itself did not run, as on a machine that was paused, is no silence: what
+the others said meanwhile is still to be read, or they were paused, too.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ class OrphanRule:
         self._heartbeat = ""
         self._at = now  # of the last sign of life of anybody
 
+    def excuse(self, late_s: float) -> None:
+        """This process has not run for so long, just now."""
+        self._at += late_s
+
     def look(self, heartbeat: str, heard_at: float | None, now: float) -> bool:
         """True for an orphan. `heartbeat` is what the agent's file says, `heard_at` when a router
         (of a worker) or a worker (of a router) was last heard."""
@@ -43,7 +50,9 @@ async def end_as_orphan(
     clock = asyncio.get_running_loop().time
     rule = OrphanRule(orphan_s, clock())
     while True:
+        due = clock() + orphan_s / _LOOKS
         await asyncio.sleep(orphan_s / _LOOKS)
+        rule.excuse(max(0.0, clock() - due))
         if rule.look(_read(Path(state_dir) / HEARTBEAT), heard_at(), clock()):
             text = f"its agent and all that it serves have been silent for {orphan_s:g} s"
             raise StartError(text)

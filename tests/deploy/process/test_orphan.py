@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.orphan import HEARTBEAT, OrphanRule, end_as_orphan
-from twolane.testing.virtual_time import virtual_time_runner
+from twolane.testing.virtual_time import VirtualTimeLoop, virtual_time_runner
 
 
 def test_agents_heartbeat_alone_keeps_a_process() -> None:
@@ -40,6 +41,29 @@ def test_orphan_ends_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / HEARTBEAT).write_text("1")
     with virtual_time_runner() as runner, pytest.raises(StartError, match="silent for 60 s"):
         runner.run(end_as_orphan(str(tmp_path), 60.0, lambda: None))
+
+
+def test_pause_of_the_process_itself_is_no_silence(tmp_path: Path) -> None:
+    heartbeat = tmp_path / HEARTBEAT
+    heartbeat.write_text("1")
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        ending = asyncio.create_task(end_as_orphan(str(tmp_path), 60.0, lambda: None))
+        await asyncio.sleep(30)
+        loop._jumping.now_s += 100  # the machine is paused, and the agent with it
+        await asyncio.sleep(1)
+        assert not ending.done()
+        heartbeat.write_text("2")
+        await asyncio.sleep(50)
+        assert not ending.done()
+        with pytest.raises(StartError, match="silent for 60 s"):
+            await ending
+        return loop.time()
+
+    with virtual_time_runner() as runner:
+        assert 190 <= runner.run(main()) < 200, "a minute after the last sign of life"
 
 
 def test_process_without_an_agent_is_no_orphan() -> None:

@@ -234,7 +234,7 @@ class OperatorActs:
         response = await self._change(who, f"config {names}", request.act, decide)
         if settings is not None and not request.act.dry_run:
             config = dict(self._pools.desired.config)  # it is kept by now, whatever comes of it
-            self._pools.inventory = settings.hold_kept(self._pools.inventory, config, self._scaled)
+            self._pools.inventory = settings.hold_kept(self._pools.inventory, config)
         return response
 
     async def _fence(self, who: str, request: acts_pb2.KillWorkerRequest) -> acts_pb2.ActResponse:
@@ -316,9 +316,6 @@ class OperatorActs:
             dry_run=act.dry_run,
             revision=desired.revision,
         )
-
-    def _scaled(self, name: str, text: str) -> None:
-        self._tell(Event(kind=Kind.SCALED, name=name or "scaler", text=text))
 
     def _audit(self, who: str, what: str, act: acts_pb2.Act, outcome: str) -> None:
         reason = f" ({act.reason})" if act.reason else ""

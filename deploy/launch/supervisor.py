@@ -91,9 +91,9 @@ class Supervisor:
             inventory or inventory_of(cluster), desired or first_desired(cluster), self._save, tell
         )
         self._scaler = scaler_for(cluster, self._pools.inventory, self._scaled)
-        self._settings = LiveScalerSettings(cluster, self._scaler)
+        self._settings = LiveScalerSettings(cluster, self._scaler, partial(self._scaled, ""))
         self._pools.inventory = self._settings.hold_kept(
-            self._pools.inventory, dict(self._pools.desired.config), self._scaled
+            self._pools.inventory, dict(self._pools.desired.config)
         )
         fit = partial(fit_of, cluster, self._pools, hosts)
         self.acts = OperatorActs(

@@ -171,14 +171,16 @@ class OperatorActs:
         """Hosts read their disks only for what nothing else refuses."""
         inventory, desired = self._pools.inventory, self._pools.desired
         is_done = desired.answer(asked.act.request_id) is not None
-        fit = None
+        fit, hosts = None, {seat.host for seat in desired.seats}
         with contextlib.suppress(RefusedError):  # it is refused, and audited, below
             planned = rollout_acts.without_fit(desired, inventory, self._pools.view(), asked)
             if planned.changes and not is_done:
                 fit = await self._fit_of(asked.model_dir)
 
         def decide(desired: Desired, view: View) -> Decided:
-            return rollout_acts.start(desired, self._pools.inventory, view, asked, fit)
+            has_all = hosts >= {seat.host for seat in desired.seats}  # guard: hosts since then
+            its = fit if has_all else None
+            return rollout_acts.start(desired, self._pools.inventory, view, asked, its)
 
         return await self._change(who, f"rollout {asked.model_dir}", asked.act, decide)
 

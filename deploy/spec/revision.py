@@ -25,7 +25,7 @@ READ_S = 20.0  # to read the small files, and to find the large ones
 SLOWEST_BYTES_S = 10e6  # at which weights are read
 MOST_READ_S = 500.0
 _TOKENIZER = "tokenizer.json"
-_SHOWN = 8  # characters of a fingerprint
+SHOWN = 8  # characters of a fingerprint
 _POLL_S = 0.1
 
 ResultT = TypeVar("ResultT")
@@ -43,10 +43,11 @@ class Revision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """In words: why a directory cannot be another revision (empty: it may), and what was not
-    checked."""
+    checked. `fingerprint`: of its files, on all hosts that have answered."""
 
     why_not: str = ""
     unchecked: str = ""
+    fingerprint: str = ""
 
 
 class _Reading:
@@ -143,10 +144,11 @@ def fit_everywhere(other: str, found: Mapping[str, Revision], unasked: Iterable[
     for host, its in sorted(found.items()):
         alike[its.fingerprint].append(host)
     if len(alike) > 1:
-        groups = [f"{its[:_SHOWN]} on {' and '.join(hosts)}" for its, hosts in alike.items()]
+        groups = [f"{its[:SHOWN]} on {' and '.join(hosts)}" for its, hosts in alike.items()]
         return Fit(why_not=f"hosts have different files in {other}: {', '.join(groups)}")
     names = " and ".join(sorted(unasked))
-    return Fit(unchecked=f"whether there is {other} on {names}" if names else "")
+    unchecked = f"whether there is {other} on {names}" if names else ""
+    return Fit(unchecked=unchecked, fingerprint=next(iter(alike), ""))
 
 
 def _settle(future: Future[ResultT], work: Callable[[], ResultT]) -> None:

@@ -90,7 +90,7 @@ BAD = Revision(why_not="there is no directory /m")
 
 
 def test_all_hosts_must_have_the_same_files() -> None:
-    assert fit_everywhere("/m", {"a": GOOD, "b": GOOD}) == Fit()
+    assert fit_everywhere("/m", {"a": GOOD, "b": GOOD}) == Fit(fingerprint=GOOD.fingerprint)
     assert fit_everywhere("/m", {"": BAD}).why_not == "there is no directory /m"
     one_lacks_it = fit_everywhere("/m", {"a": GOOD, "b": BAD, "c": OTHER})
     assert one_lacks_it.why_not == "b: there is no directory /m"

@@ -163,7 +163,7 @@ class AgentLauncher:
                 await check_revision(spec, link)
                 handle = await self._started(spec, link)
             link.runs(handle)
-            if link.host.made is not None:
+            if link.is_pod:
                 await self._kept_on_hosts.save_again()
         self._handles[spec.name] = handle
         return handle

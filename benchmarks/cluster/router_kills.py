@@ -5,9 +5,12 @@
 
 Three routers with a shared store, two workers of each role with the fake engine, and streams that
 are greedy, sampled, with log-probabilities, and that a text of one or of several tokens stops. A
-third of the kills come while the store is down, a third with that of a worker within 100 ms. Ends
-with 1 if an answer fails or differs, if a page is left 12 s after the last one, or if the 99th
-percentile of the longest gaps of answers whose row lived is above `--gap-s`.
+third of the kills come while the store is down, a third with that of a worker within 100 ms. A line
+each ten kills says how far it is; a kill takes a few seconds.
+
+Ends with 1 if an answer fails or differs, if a worker still holds a page or a row 12 s after the
+last answer has ended, or if the 99th percentile of the longest gaps of answers whose row lived is
+above `--gap-s`.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from benchmarks.cluster.router_kills_run import (
 from benchmarks.results import RESULTS, save
 from twolane.rpc.secret import new_secret
 
+EACH = 10  # kills, a line
+
 
 @click.command(help=__doc__, context_settings={"show_default": True})
 @click.option("--kills", "n_kills", default=20)
@@ -47,8 +52,14 @@ def main(n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path) ->
         secret.write_text(new_secret())
         os.environ["TWOLANE_SECRET_FILE"] = str(secret)
         with kill_cluster(Path(scratch)) as (cluster, redis):
-            run = RouterKills(cluster, redis, n_streams)
             began = time.monotonic()
+
+            def tell(seen: Seen) -> None:
+                if seen.kills % EACH == 0:
+                    click.echo(progress(seen, n_kills, time.monotonic() - began))
+
+            run = RouterKills(cluster, redis, n_streams, tell)
+            click.echo(f"{n_streams} streams first run without a kill, then {n_kills} kills follow")
             try:
                 asyncio.run(run.run(n_kills))
             finally:
@@ -63,6 +74,15 @@ def main(n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path) ->
     complaint = complaint_about(run.seen, gap_s)
     if complaint:
         raise click.ClickException(complaint)
+
+
+def progress(seen: Seen, n_kills: int, took_s: float) -> str:
+    """How far it is, in a line."""
+    longest_s = max(seen.gaps_s, default=0.0)
+    return (
+        f"{seen.kills} of {n_kills} kills in {took_s / 60:.1f} min: {seen.answers} answers, "
+        f"{seen.takeovers} takeovers, longest gap of a row that lived {longest_s:.2f} s"
+    )
 
 
 def figures_of(seen: Seen) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class HostLink:
         self._boots: dict[Key, str] = {}  # where each process was seen
         self.ended_boots: set[str] = set()  # of which nothing runs any more
         self.lost_pods: set[str] = set()  # boots that another pod has followed, without a proof
-        self._is_pod = host.made is not None and host.made.is_pod
+        self.is_pod = host.made is not None and host.made.is_pod
         self.may_run = False  # whether something may run here that we have not heard of
         self.nodes: dict[str, str] = {}  # of pods, by boot id
         self.earlier: list[InPod] = []  # what an earlier controller has known here
@@ -113,7 +113,7 @@ class HostLink:
 
     def is_another_pod_than(self, boot_id: str) -> bool:
         """Whether this is a pod, and not that one: then it knows nothing of what ran there."""
-        return self._is_pod and self.boot_id != boot_id
+        return self.is_pod and self.boot_id != boot_id
 
     @property
     def is_insecure(self) -> bool:
@@ -270,9 +270,9 @@ class HostLink:
         if not message.is_over:
             self.ended_boots.discard(message.boot_id)  # another agent, under the same kernel
         before, self.boot_id = self.boot_id, message.boot_id
-        self._is_pod = self._is_pod or message.is_pod
+        self.is_pod = self.is_pod or message.is_pod
         is_another = before not in ("", message.boot_id)
-        if is_another and before not in self.ended_boots and self._is_pod:
+        if is_another and before not in self.ended_boots and self.is_pod:
             self.lost_pods.add(before)
         if is_another and not self.is_another_pod_than(before):  # guard: another pod
             for key in [key for key, end in self._ends.items() if not end.done()]:
@@ -309,9 +309,7 @@ class HostLink:
         return [key for key, boot in self._boots.items() if boot != self.boot_id]
 
     def in_pods(self) -> list[InPod]:
-        """The workers that run in pods that come and go, for the controller that takes over."""
-        if not (self._is_pod and self.host.made is not None):
-            return []
+        """The workers that run in pods, for the controller that takes over."""
         known = [
             InPod(
                 name=name,
@@ -322,6 +320,7 @@ class HostLink:
                 node=self.nodes.get(boot, ""),
             )
             for (name, epoch, pid), boot in self._boots.items()
+            if self.is_pod and epoch  # a router's end need not be proven
         ]
         return known + self.earlier
 

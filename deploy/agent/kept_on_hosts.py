@@ -37,8 +37,11 @@ class KeptOnHosts:
         self._saving = asyncio.Lock()
 
     def begin(self, desired: Desired | None, n_saved: int) -> None:
-        """As the controller before has left it."""
+        """As the controller before has left it, with the pods where workers ran."""
         self._desired, self._n_saved = desired, n_saved
+        for its in () if desired is None else desired.in_pods:
+            if its.host in self._links:
+                self._links[its.host].earlier.append(its)
 
     async def save(self, desired: Desired) -> None:
         """Raises `RefusedError` if no host has it, and `DeposedError`."""

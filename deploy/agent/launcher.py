@@ -26,7 +26,7 @@ from twolane.deploy.agent.host_status import status_of
 from twolane.deploy.agent.kept import latest, parsed
 from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
 from twolane.deploy.agent.made_hosts import MadeHosts, addressed
-from twolane.deploy.agent.revisions import fit_on_hosts
+from twolane.deploy.agent.revisions import check_revision, fit_on_hosts
 from twolane.deploy.agent.switch import Switch
 from twolane.deploy.agent.term import Term
 from twolane.deploy.controller.desired import Desired, Seat
@@ -158,9 +158,12 @@ class AgentLauncher:
         await self._end_elsewhere(spec.name, link)
         handle = self._lost(spec.name)
         if handle is None:
-            handle = await self._adopted(spec, link) or await self._started(spec, link)
+            handle = await self._adopted(spec, link)
+            if handle is None:
+                await check_revision(spec, link)
+                handle = await self._started(spec, link)
             link.runs(handle)
-            if link.host.made is not None:
+            if link.is_pod:
                 await self._kept_on_hosts.save_again()
         self._handles[spec.name] = handle
         return handle

@@ -42,12 +42,9 @@ class MadeHosts:
             hosts.difference_update(answering)
         else:
             hosts = {seat.host for seat in desired.seats}
+            self.earlier = [its for its in desired.in_pods if its.host in self._links]
         for name in hosts & self._links.keys():
             self._links[name].may_run = True
-        for its in () if desired is None else desired.in_pods:
-            if its.host in self._links:
-                self._links[its.host].earlier.append(its)
-                self.earlier.append(its)
 
     def want(self, hosts: Collection[str]) -> None:
         """These have a seat that is taken. One where something runs, or may run, stays too."""

@@ -1,4 +1,5 @@
-"""Asks hosts, before a rollout begins, whether they can load the new revision of the model."""
+"""Asks hosts whether they can load another revision of the model: all of them before a rollout
+begins, and each again before a worker of that revision starts there."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 import grpc
 
 from twolane.deploy.agent.host_link import HostLink, HostState
-from twolane.deploy.spec.revision import Fit, Revision, fit_everywhere
-from twolane.deploy.spec.specs import ModelSpec
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec.revision import SHOWN, Fit, Revision, fit_everywhere
+from twolane.deploy.spec.specs import ModelSpec, ProcessSpec, WorkerSpec
 from twolane.v1 import agent_pb2
 
 AnswerT = TypeVar("AnswerT")
@@ -38,6 +40,24 @@ async def fit_on_hosts(
     )
     found = {name: its for name, its in zip(names, answers, strict=True) if its is not None}
     return fit_everywhere(model_dir, found, {*names} - found.keys())
+
+
+async def check_revision(spec: ProcessSpec, link: HostLink) -> None:
+    """Raises `StartError` if that host cannot load the revision that the worker is to load: it may
+    have come since the others were asked, or its files have changed."""
+    if not isinstance(spec, WorkerSpec) or not spec.revision_of:
+        return
+    host, model_dir = link.host.name, str(spec.model.model_dir)
+    model = spec.model.at(spec.revision_of)
+    fit = await fit_on_hosts({host: link}, model, model_dir, loads={host}, others=())
+    why_not = fit.why_not
+    if fit.fingerprint and spec.fingerprint not in ("", fit.fingerprint):  # guard: other files
+        why_not = (
+            f"{host}: it has other files in {model_dir} than the hosts had when the rollout "
+            f"began: {fit.fingerprint[:SHOWN]}, not {spec.fingerprint[:SHOWN]}"
+        )
+    if why_not:  # guard: hosts that have come since
+        raise StartError(f"{spec.name} cannot start on {why_not}")
 
 
 async def _read(

@@ -77,7 +77,8 @@ class Removal:
 class Rollout:
     """The change of all workers from one revision of the model to another, by the revisions'
     directories (empty: the configured one). `canary`: the share of new requests for the first new
-    pair, for as long as it `holds`. `extra`: pools of one worker, which have two meanwhile."""
+    pair, for as long as it `holds`. `extra`: pools of one worker, which have two meanwhile.
+    `fingerprint`: of the files in `after`, as hosts had them when it began; empty: not known."""
 
     before: str
     after: str
@@ -87,6 +88,7 @@ class Rollout:
     paused: bool = False
     undo: bool = False
     is_over: bool = False
+    fingerprint: str = ""
 
     @property
     def goal(self) -> str:
@@ -166,6 +168,11 @@ class Desired:
     def rolling(self) -> Rollout | None:
         """The rollout that is under way."""
         return None if self.rollout is None or self.rollout.is_over else self.rollout
+
+    def fingerprint(self, model_dir: str) -> str:
+        """Of the files of that revision; empty: not known."""
+        its = self.rollout
+        return its.fingerprint if its is not None and its.after == model_dir else ""
 
     def sized(self) -> Desired:
         """Set the law's size of each pool to its present size, without workers to be removed."""

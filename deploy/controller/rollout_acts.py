@@ -37,14 +37,18 @@ def start(
     fit: Fit | None,
 ) -> Decided:
     """`fit`: whether the directory may be a revision of this model, as the hosts have said; None:
-    they were not asked, and it is refused, unless nothing changes. Raises `RefusedError`."""
+    not all were asked, and it is refused, unless nothing changes. Raises `RefusedError`."""
     decided = without_fit(desired, inventory, view, asked)
     if not decided.changes:
         return decided
     if fit is None:  # guard: hosts not asked
-        raise RefusedError("the cluster has just changed, and its hosts were not asked: try again")
+        why = "the cluster has just changed, and not all of its hosts were asked: try again"
+        raise RefusedError(why)
     if fit.why_not:
         raise RefusedError(fit.why_not)
+    assert decided.desired.rollout is not None
+    its = replace(decided.desired.rollout, fingerprint=fit.fingerprint)
+    decided = replace(decided, desired=replace(decided.desired, rollout=its))
     if fit.unchecked:
         more = Change(subject="not checked", before="", after=fit.unchecked)
         return replace(decided, changes=(*decided.changes, more))

@@ -171,14 +171,16 @@ class OperatorActs:
         """Hosts read their disks only for what nothing else refuses."""
         inventory, desired = self._pools.inventory, self._pools.desired
         is_done = desired.answer(asked.act.request_id) is not None
-        fit = None
+        fit, hosts = None, {seat.host for seat in desired.seats}
         with contextlib.suppress(RefusedError):  # it is refused, and audited, below
             planned = rollout_acts.without_fit(desired, inventory, self._pools.view(), asked)
             if planned.changes and not is_done:
                 fit = await self._fit_of(asked.model_dir)
 
         def decide(desired: Desired, view: View) -> Decided:
-            return rollout_acts.start(desired, self._pools.inventory, view, asked, fit)
+            has_all = hosts >= {seat.host for seat in desired.seats}  # guard: hosts since then
+            its = fit if has_all else None
+            return rollout_acts.start(desired, self._pools.inventory, view, asked, its)
 
         return await self._change(who, f"rollout {asked.model_dir}", asked.act, decide)
 
@@ -234,7 +236,7 @@ class OperatorActs:
         response = await self._change(who, f"config {names}", request.act, decide)
         if settings is not None and not request.act.dry_run:
             config = dict(self._pools.desired.config)  # it is kept by now, whatever comes of it
-            self._pools.inventory = settings.hold_kept(self._pools.inventory, config, self._scaled)
+            self._pools.inventory = settings.hold_kept(self._pools.inventory, config)
         return response
 
     async def _fence(self, who: str, request: acts_pb2.KillWorkerRequest) -> acts_pb2.ActResponse:
@@ -316,9 +318,6 @@ class OperatorActs:
             dry_run=act.dry_run,
             revision=desired.revision,
         )
-
-    def _scaled(self, name: str, text: str) -> None:
-        self._tell(Event(kind=Kind.SCALED, name=name or "scaler", text=text))
 
     def _audit(self, who: str, what: str, act: acts_pb2.Act, outcome: str) -> None:
         reason = f" ({act.reason})" if act.reason else ""

@@ -86,19 +86,19 @@ class Supervisor:
         self._ready: Event | None = None  # to be told once routers hear this controller
         self._heard_by = 0.0  # when they are to have heard it
         self._routers: list[RouterSpec] = cluster.routers()
+        self._endpoints: list[str] = []  # of the routers, for workers
         self._late: list[list[RouterSpec]] = []  # the routers of each silent host
         self._pools = Pools(
             inventory or inventory_of(cluster), desired or first_desired(cluster), self._save, tell
         )
         self._scaler = scaler_for(cluster, self._pools.inventory, self._scaled)
-        self._settings = LiveScalerSettings(cluster, self._scaler)
+        self._settings = LiveScalerSettings(cluster, self._scaler, partial(self._scaled, ""))
         self._pools.inventory = self._settings.hold_kept(
-            self._pools.inventory, dict(self._pools.desired.config), self._scaled
+            self._pools.inventory, dict(self._pools.desired.config)
         )
-        fit = partial(fit_of, cluster, self._pools, hosts)
         self.acts = OperatorActs(
             self._pools, tell, self.fence, self._scaler, self._settings,
-            fit_of=fit, read_log=launcher.read_log,
+            fit_of=partial(fit_of, cluster, self._pools, hosts), read_log=launcher.read_log,
         )  # fmt: skip
         self._keeper = Keeper(
             launcher,
@@ -217,6 +217,7 @@ class Supervisor:
             name=seat.name,
             roles=seat.roles,
             model_dir=seat.model_dir,
+            fingerprint=self._pools.desired.fingerprint(seat.model_dir),
         )
 
     def _is_wanted(self, name: str) -> bool:

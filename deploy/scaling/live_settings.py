@@ -29,12 +29,16 @@ _OPTIONS = by_name(NamedOption(SCALER, its) for its in declared(ScalerSettings))
 
 
 class LiveScalerSettings:
-    """Of one controller. `scaler`: None where the cluster does not size its pools. `values` are
-    what operators have set, JSON by name; settings that are not the scaler's are left out."""
+    """Of one controller. `scaler`: None where the cluster does not size its pools. `tell` hears, in
+    words, of what is wrong. `values` are what operators have set, JSON by name; settings that are
+    not the scaler's are left out."""
 
-    def __init__(self, cluster: ClusterSpec, scaler: Scaler | None) -> None:
+    def __init__(
+        self, cluster: ClusterSpec, scaler: Scaler | None, tell: Callable[[str], None]
+    ) -> None:
         self._cluster = cluster
         self._scaler = scaler
+        self._tell = tell
         self._asked: Mapping[str, str] = {}  # what `hold` had last
         self._held: Mapping[str, str] = {}  # the same, unless it did not fit
 
@@ -95,14 +99,12 @@ class LiveScalerSettings:
         self._held = own
         return inventory
 
-    def hold_kept(
-        self, inventory: Inventory, values: Mapping[str, str], tell: Callable[[str, str], None]
-    ) -> Inventory:
+    def hold_kept(self, inventory: Inventory, values: Mapping[str, str]) -> Inventory:
         """`hold` what the controller before has kept. What does not fit is told."""
         try:
             return self.hold(inventory, values)
         except InvalidRequestError as error:
-            tell("", f"the settings that were kept do not fit this cluster: {error}")
+            self._tell(f"the settings that were kept do not fit this cluster: {error}")
             return inventory
 
     def _with(self, own: Mapping[str, str]) -> ScalerSettings:

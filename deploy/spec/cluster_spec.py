@@ -230,9 +230,11 @@ class ClusterSpec:
         name: str = "",
         roles: tuple[str, ...] = (),
         model_dir: str = "",
+        fingerprint: str = "",
     ) -> WorkerSpec:
         """The next incarnation of that pool's worker number `i`, at any seat. `name`: of one that
-        came from another pool. `roles`, `model_dir`: others than the pool's."""
+        came from another pool. `roles`, `model_dir`: others than the pool's; `fingerprint`: of the
+        files in `model_dir`, where it is known."""
         (pool,) = (pool for pool in self.pools if pool.name == pool_name)
         place = self._place(host_name)
         is_inside = place.made is None and is_loopback(place.bind_host)
@@ -242,6 +244,8 @@ class ClusterSpec:
             roles=roles or pool.roles,
             flips=pool.flips,
             model=pool.model.at(model_dir) if model_dir else pool.model,
+            revision_of=str(pool.model.model_dir) if model_dir else "",
+            fingerprint=fingerprint,
             routers=tuple(routers),
             settings=pool.settings,
             secret=self.secret,

@@ -6,11 +6,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from twolane.engine.config_fields import read_config
 from twolane.engine.errors import CheckpointError
@@ -21,7 +25,10 @@ READ_S = 20.0  # to read the small files, and to find the large ones
 SLOWEST_BYTES_S = 10e6  # at which weights are read
 MOST_READ_S = 500.0
 _TOKENIZER = "tokenizer.json"
-_SHOWN = 8  # characters of a fingerprint
+SHOWN = 8  # characters of a fingerprint
+_POLL_S = 0.1
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +43,63 @@ class Revision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """In words: why a directory cannot be another revision (empty: it may), and what was not
-    checked."""
+    checked. `fingerprint`: of its files, on all hosts that have answered."""
 
     why_not: str = ""
     unchecked: str = ""
+    fingerprint: str = ""
+
+
+class _Reading:
+    """One `read_revision`, in a thread that does not hold up the end of the process."""
+
+    def __init__(self, model_dir: Path, other: str, *, with_weights: bool) -> None:
+        self.other = other
+        self.began_s = time.monotonic()
+        self.seconds: Future[float] = Future()  # that it may take
+        self.revision: Future[Revision] = Future()
+        self._size = partial(seconds_to_read, Path(other), with_weights=with_weights)
+        self._read = partial(read_revision, model_dir, other, with_weights=with_weights)
+        for future in (self.seconds, self.revision):
+            future.set_running_or_notify_cancel()  # whoever waits may give up, and it goes on
+        threading.Thread(target=self._run, name="revision", daemon=True).start()
+
+    @property
+    def until_s(self) -> float:
+        """When it is to have ended, by the monotonic clock."""
+        is_known = self.seconds.done() and self.seconds.exception() is None
+        return self.began_s + READ_S + (self.seconds.result() if is_known else 0.0)
+
+    def _run(self) -> None:
+        _settle(self.seconds, self._size)
+        _settle(self.revision, self._read)
+
+
+_latest: _Reading | None = None  # the only one of this process that may not have ended
 
 
 async def read_in_time(model_dir: Path, other: str, *, with_weights: bool) -> Revision:
     """As `read_revision`, in a thread. A disk has as much time as there is to read, and one that
-    hangs is an answer, too."""
-    read = partial(read_revision, model_dir, other, with_weights=with_weights)
-    reading = asyncio.create_task(asyncio.to_thread(read))
-    sizing = asyncio.to_thread(seconds_to_read, Path(other), with_weights=with_weights)
+    hangs is an answer, too. Readings come one after the other: as long as one hangs, there is no
+    other, so that it keeps one thread and not more."""
+    global _latest
+    while _latest is not None and not _latest.revision.done():  # guard: one thread
+        if (now := time.monotonic()) > _latest.until_s:
+            for_s = now - _latest.began_s
+            return Revision(
+                why_not=f"{other} was not read: this host has been reading {_latest.other} for "
+                f"{for_s:.0f} s, and its disk hangs. Try again once it answers"
+            )
+        await asyncio.sleep(_POLL_S)
+    _latest = its = _Reading(model_dir, other, with_weights=with_weights)
     bound_s = READ_S
     try:
         async with asyncio.timeout(READ_S):
-            bound_s = await sizing
+            bound_s = await asyncio.wrap_future(its.seconds)
         async with asyncio.timeout(bound_s):
-            return await reading
+            return await asyncio.wrap_future(its.revision)
     except TimeoutError:
         return Revision(why_not=f"{other} was not read in {bound_s:.0f} s: its disk is too slow")
-    finally:
-        reading.cancel()
 
 
 def read_revision(model_dir: Path, other: str, *, with_weights: bool) -> Revision:
@@ -102,10 +144,18 @@ def fit_everywhere(other: str, found: Mapping[str, Revision], unasked: Iterable[
     for host, its in sorted(found.items()):
         alike[its.fingerprint].append(host)
     if len(alike) > 1:
-        groups = [f"{its[:_SHOWN]} on {' and '.join(hosts)}" for its, hosts in alike.items()]
+        groups = [f"{its[:SHOWN]} on {' and '.join(hosts)}" for its, hosts in alike.items()]
         return Fit(why_not=f"hosts have different files in {other}: {', '.join(groups)}")
     names = " and ".join(sorted(unasked))
-    return Fit(unchecked=f"whether there is {other} on {names}" if names else "")
+    unchecked = f"whether there is {other} on {names}" if names else ""
+    return Fit(unchecked=unchecked, fingerprint=next(iter(alike), ""))
+
+
+def _settle(future: Future[ResultT], work: Callable[[], ResultT]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001  raised where it is waited for
+        future.set_exception(error)
 
 
 def _other_tokens(model_dir: Path, other: Path) -> str:

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from twolane.router.config import AdmissionConfig
 from twolane.v1 import cluster_pb2
 
 _LOOK_S = 1.0
-_PATIENCE = 60  # times the SLO's TTFT: the router's `max_wait_s` at an H200's pace
 _MODEL = ModelSpec(config=EngineConfig(model_dir=Path("none"), model_name="fake"), engine="fake")
 
 
@@ -58,6 +57,17 @@ class Held:
             (prefill + decode) * max(0.0, min(end_s, until_s) - at_s)
             for (at_s, prefill, decode), end_s in zip(self.sizes, ends, strict=True)
         )
+
+
+def waits_at(slo: Slo) -> AdmissionConfig:
+    """The router's configuration with waits as much longer as this SLO is above the default one:
+    steps that take longer let requests wait for longer."""
+    product, slower = AdmissionConfig(), slo.ttft_s / ScalerSettings().slo_ttft_s
+    return replace(
+        product,
+        max_wait_s=slower * product.max_wait_s,
+        queue_timeout_s=slower * product.queue_timeout_s,
+    )
 
 
 class SizedCluster(ControlledCluster):
@@ -119,10 +129,8 @@ async def sized_cluster(
     """It begins with so many workers; every task in it is waited for at the end."""
     assert set(limits.pools) == set(Role)
     async with asyncio.TaskGroup() as tasks:
-        waits = AdmissionConfig(
-            max_wait_s=_PATIENCE * slo.ttft_s, queue_timeout_s=4 * _PATIENCE * slo.ttft_s
-        )  # steps that take longer let requests wait for longer
-        cluster = VirtualCluster(shape(hardware, (), admission=waits), tasks, seed=0)
+        admission = waits_at(slo)
+        cluster = VirtualCluster(shape(hardware, (), admission=admission), tasks, seed=0)
         async with cluster.router:
             for pool, n in ((PREFILL, prefill), (DECODE, decode)):
                 for number in range(n):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cluster.router_kills import complaint_about, figures_of
+from benchmarks.cluster.router_kills import complaint_about, figures_of, progress
 from benchmarks.cluster.router_kills_run import Seen
 from benchmarks.cluster.stop_string import stop_string
 
@@ -39,6 +39,15 @@ def test_a_run_without_takeovers_stops_or_with_long_gaps_is_not_good_enough(
     seen = Seen(**{**GOOD, **change})  # type: ignore[arg-type]
     told = complaint_about(seen, gap_s=1.0)
     assert complaint in told if complaint else not told
+
+
+def test_a_run_says_how_far_it_is() -> None:
+    seen = Seen(kills=20, answers=310, takeovers=41, gaps_s=[0.2, 0.35])
+    told = progress(seen, n_kills=200, took_s=90.0)
+    assert told == (
+        "20 of 200 kills in 1.5 min: 310 answers, 41 takeovers, "
+        "longest gap of a row that lived 0.35 s"
+    )
 
 
 def test_figures_have_counts_and_quantiles() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,13 +13,15 @@ from typing import Any, Self
 import grpc
 import pytest
 
-from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched
+from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, spec
 from tests.deploy.clusters import model_with
 from tests.deploy.revisions import another_revision
 from twolane.deploy.agent.host_link import HostState
 from twolane.deploy.agent.revisions import fit_on_hosts
 from twolane.deploy.bundled import model_path
+from twolane.deploy.errors import StartError
 from twolane.deploy.spec.revision import Fit, read_revision
+from twolane.deploy.spec.specs import WorkerSpec
 from twolane.v1 import agent_pb2
 
 __all__ = ["hosts"]
@@ -31,7 +34,9 @@ async def test_agents_read_the_directory_and_a_silent_host_knows_nothing(
 ) -> None:
     new = str(another_revision(tmp_path_factory.mktemp("revision") / "new"))
     async with launched(hosts) as launcher:
-        assert await launcher.fit_of(MODEL, new, loads=BOTH, others=BOTH) == Fit()
+        fit = await launcher.fit_of(MODEL, new, loads=BOTH, others=BOTH)
+        assert fit == Fit(fingerprint=fit.fingerprint)
+        assert len(fit.fingerprint) == 64
         nowhere = await launcher.fit_of(MODEL, "/nowhere", loads=BOTH, others=BOTH)
         missing = "there is no directory /nowhere"
         assert nowhere.why_not == f"a: {missing}; b: {missing}"
@@ -39,7 +44,32 @@ async def test_agents_read_the_directory_and_a_silent_host_knows_nothing(
         silent = await launcher.fit_of(MODEL, new, loads=BOTH, others=BOTH)
         assert silent.why_not == f"b: it is silent: nobody knows whether it has {new}"
         spare = await launcher.fit_of(MODEL, new, loads={"a"}, others=BOTH)
-        assert spare == Fit(unchecked=f"whether there is {new} on b")
+        assert spare == replace(fit, unchecked=f"whether there is {new} on b")
+
+
+async def test_a_host_is_asked_again_before_a_worker_of_the_revision_starts_there(
+    hosts: Hosts, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    new = str(another_revision(tmp_path_factory.mktemp("revision") / "new"))
+    other = str(another_revision(tmp_path_factory.mktemp("revision") / "other", seed=2))
+    async with launched(hosts) as launcher:
+        fit = await launcher.fit_of(MODEL, new, loads={"a"}, others=set())
+
+        def of(model_dir: str, fingerprint: str = fit.fingerprint) -> WorkerSpec:
+            model = replace(MODEL, config=replace(MODEL.config, model_name="ok")).at(model_dir)
+            its = replace(spec("b"), model=model, revision_of=str(MODEL.model_dir))
+            return replace(its, fingerprint=fingerprint)
+
+        with pytest.raises(StartError, match="w cannot start on b: there is no directory /nowhere"):
+            await launcher.start(of("/nowhere"))
+        with pytest.raises(StartError, match="w cannot start on b: it has other files in"):
+            await launcher.start(of(other))
+        assert launcher.running() == set()
+        handle = await launcher.start(of(new))
+        assert handle.host_name == "b"
+        await launcher.fence(handle)
+        handle = await launcher.start(of(other, fingerprint=""))
+        await launcher.fence(handle)
 
 
 class Link:
@@ -94,7 +124,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
 
 async def test_hosts_with_different_weights_are_refused(folders: dict[str, Path]) -> None:
     links = {name: Link(root) for name, root in folders.items()}
-    assert await asked(links) == Fit()
+    assert (await asked(links)).why_not == ""
     weights = folders["b"] / "v2/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert "hosts have different files in /v2" in (await asked(links)).why_not
@@ -114,7 +144,8 @@ async def test_a_failing_host_that_need_not_load_it_is_named_and_refuses_nothing
     folders: dict[str, Path],
 ) -> None:
     failing = {"a": Link(folders["a"]), "b": Link(folders["b"], grpc.StatusCode.DEADLINE_EXCEEDED)}
-    assert await asked(failing, others={"b"}) == Fit(unchecked="whether there is /v2 on b")
+    fit = await asked(failing, others={"b"})
+    assert (fit.why_not, fit.unchecked) == ("", "whether there is /v2 on b")
 
 
 async def test_a_host_that_falls_silent_while_it_reads_is_not_waited_for(

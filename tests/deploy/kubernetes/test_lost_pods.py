@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.deploy.agent.test_agent_launcher import CREDENTIALS, DUMMY, QUICK, spec
 from tests.deploy.kubernetes.fake_api import NAMESPACE, FakeApi
@@ -18,6 +21,7 @@ from tests.deploy.kubernetes.test_executor import World, until
 from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig
 from twolane.deploy.agent.host_status import status_of
+from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.server import AgentServer
 from twolane.deploy.agent.term import Term
@@ -39,6 +43,14 @@ def wanted(uid: str, node: str) -> Desired:
     return Desired(revision=1, seats=(SEAT,), in_pods=(its,))
 
 
+def taken_over(world: World, desired: Desired) -> HostLink:
+    """By a controller that finds it saved."""
+    never: Any = None
+    KeptOnHosts(world.links, Term(2, "c"), never).begin(desired, 1)
+    world.made.take_over(desired, {POD})
+    return world.links[POD]
+
+
 async def test_what_ran_in_a_replaced_pod_is_lost_until_its_node_is_out_of_service() -> None:
     async with FakeApi() as api:
         await api.set_replicas("x-decode", 1)
@@ -47,8 +59,7 @@ async def test_what_ran_in_a_replaced_pod_is_lost_until_its_node_is_out_of_servi
         api.forget_pod(POD)  # by force
         await api.start_pod(POD)
         assert world.uid(POD) != uid
-        world.made.take_over(wanted(uid, node), {POD})
-        link = world.links[POD]
+        link = taken_over(world, wanted(uid, node))
         async with KubernetesApi(ApiConfig(url=api.url, namespace=NAMESPACE, watch_s=60)) as client:
             executor = Executor(client, world.made, [SET], LOOKS, lambda: True)
             running = asyncio.create_task(executor.run())
@@ -67,14 +78,15 @@ async def test_what_ran_in_a_replaced_pod_is_lost_until_its_node_is_out_of_servi
 async def test_what_runs_in_the_same_pod_is_known_from_its_agent() -> None:
     async with FakeApi() as api:
         world = World(api)
-        world.made.take_over(wanted("first", "n"), {POD})
-        link = world.links[POD]
+        link = taken_over(world, wanted("first", "n"))
         assert link.state is HostState.SILENT
         link._hear(WatchResponse(boot_id="first", is_pod=True))
         assert not link.lost(), "its agent says that it has ended"
         link._hear(
             WatchResponse(
-                boot_id="first", is_pod=True, live=[HostProcess(name="v", epoch=8, pid=2)]
+                boot_id="first",
+                is_pod=True,
+                live=[HostProcess(name="v", epoch=8, pid=2), HostProcess(name="router-0", pid=3)],
             )
         )
         assert [its.name for its in link.in_pods()] == ["v"]
@@ -109,9 +121,12 @@ class Pod:
 
 
 @asynccontextmanager
-async def launched(first: str, agent: str) -> AsyncIterator[AgentLauncher]:
-    """A controller; `first` is where a host is that is always there, `agent` where the pod is."""
+async def launched(first: str, agent: str, executor: str) -> AsyncIterator[AgentLauncher]:
+    """A controller; `first` is where a host is that is always there, `agent` where the pod is.
+    Without an executor, the topology has the pod as a host like others."""
     (made,) = SET.hosts()
+    if executor == "none":
+        made = HostSpec(name=POD, agent="", bind_host="", advertise_host="")
     always = HostSpec(name="a", agent=first, bind_host="127.0.0.1", advertise_host="", seats=0)
     pod = replace(made, agent=agent, bind_host="127.0.0.1")
     launcher = await AgentLauncher.connected([always, pod], CREDENTIALS, QUICK)
@@ -120,14 +135,17 @@ async def launched(first: str, agent: str) -> AsyncIterator[AgentLauncher]:
     await launcher.close()
 
 
-async def test_the_next_controller_starts_no_second_worker_of_the_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["kubernetes", "none"])
+async def test_the_next_controller_starts_no_second_worker_of_the_name(
+    executor: str, tmp_path: Path
+) -> None:
     always, pod = Pod(tmp_path, "a"), Pod(tmp_path, POD)
     first = await always.start("a")
-    async with launched(first, await pod.start("uid-1")) as launcher:
+    async with launched(first, await pod.start("uid-1"), executor) as launcher:
         await launcher.save(Desired(revision=1, seats=(SEAT,)))
         handle = await launcher.start(spec(POD))
     await pod.cut_off()
-    async with launched(first, await pod.start("uid-2")) as launcher:
+    async with launched(first, await pod.start("uid-2"), executor) as launcher:
         assert launcher.desired is not None
         found = await launcher.start(spec(POD))
         assert found.key == handle.key, "it counts as running"

@@ -23,6 +23,7 @@ from twolane.deploy.spec.specs import WorkerSpec
 from twolane.v1 import acts_pb2, cluster_pb2
 
 START_S, DRAIN_S, LOOK_S = 5.0, 20.0, 1.0
+FINGERPRINT = "3f2a9c1e77"  # of any revision, on all hosts
 HOSTS = tuple(
     HostSpec(name=name, agent=f"{name}:1", bind_host="127.0.0.1", advertise_host="", seats=3)
     for name in ("a", "b")
@@ -174,7 +175,7 @@ class Controller:
 
     async def _fit_of(self, model_dir: str) -> Fit:
         self.read_dirs.append(model_dir)
-        return Fit()
+        return Fit(fingerprint=FINGERPRINT)
 
     async def die(self) -> None:
         self._task.cancel()

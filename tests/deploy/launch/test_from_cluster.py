@@ -1,4 +1,4 @@
-"""What a controller takes for desired when nobody knows."""
+"""What a controller takes for desired when nobody has saved it: what runs, or else the topology."""
 
 from __future__ import annotations
 
@@ -8,34 +8,47 @@ from tests.deploy.launch.controlled import CLUSTER
 from twolane.deploy.controller.desired import Desired, Pin, Seat, Size
 from twolane.deploy.launch.from_cluster import adopted, first_desired, found_desired, inventory_of
 
-HOUSE = inventory_of(CLUSTER)
-MODEL = HOUSE.model_dir
+INVENTORY = inventory_of(CLUSTER)
 
 
-def seat(name: str, host: str = "a", pool: str = "decode", model_dir: str = MODEL) -> Seat:
+def running(
+    name: str, host: str = "a", pool: str = "decode", model_dir: str = INVENTORY.model_dir
+) -> Seat:
+    """As its host tells it: with the roles and the model that its process was started with."""
     return Seat(name=name, pool=pool, host=host, roles=(pool,), model_dir=model_dir)
 
 
-def test_what_runs_is_desired_in_the_number_that_runs() -> None:
-    found = [seat("decode-0"), seat("decode-4", "b"), seat("prefill-1", "b", "prefill")]
-    desired = found_desired(CLUSTER, HOUSE, found)
-    assert desired.seats == tuple(replace(its, roles=(), model_dir="") for its in found)
+FOUND = [running("decode-0"), running("decode-4", "b"), running("prefill-1", "b", "prefill")]
+
+
+def test_workers_that_run_have_their_seats_and_a_larger_pool_is_pinned() -> None:
+    desired = found_desired(CLUSTER, INVENTORY, FOUND)
+    assert desired.seats == tuple(replace(its, roles=(), model_dir="") for its in FOUND)
     assert desired.pins == (Pin(pool="decode", n=2),)
-    law = replace(CLUSTER, scaler=replace(CLUSTER.scaler, autoscale=True))
-    desired = found_desired(law, HOUSE, found)
+
+
+def test_the_law_begins_with_the_sizes_that_run() -> None:
+    sized_by_law = replace(CLUSTER, scaler=replace(CLUSTER.scaler, autoscale=True))
+    desired = found_desired(sized_by_law, INVENTORY, FOUND)
     assert desired.sizes == (Size(pool="prefill", n=1), Size(pool="decode", n=2))
     assert desired.pins == ()
 
 
 def test_the_topology_counts_if_nothing_runs() -> None:
-    assert found_desired(CLUSTER, HOUSE, []) == first_desired(CLUSTER)
+    assert found_desired(CLUSTER, INVENTORY, []) == first_desired(CLUSTER)
 
 
 def test_a_worker_keeps_roles_and_a_model_that_are_not_its_pools() -> None:
-    both = replace(seat("decode-0", model_dir="/other"), roles=("prefill", "decode"))
-    assert adopted(Desired(), HOUSE, [both]).seats == (both,)
+    both = replace(running("decode-0", model_dir="/other"), roles=("prefill", "decode"))
+    assert adopted(Desired(), INVENTORY, [both]).seats == (both,)
+
+
+def test_a_worker_that_has_a_seat_keeps_it() -> None:
+    first = first_desired(CLUSTER)
+    assert adopted(first, INVENTORY, [running("decode-0", "b", model_dir="/other")]) == first
 
 
 def test_a_worker_without_a_pool_or_a_host_here_is_not_adopted() -> None:
     first = first_desired(CLUSTER)
-    assert adopted(first, HOUSE, [seat("x-0", pool="x"), seat("decode-1", "z")]) == first
+    elsewhere = [running("x-0", pool="x"), running("decode-1", "z")]
+    assert adopted(first, INVENTORY, elsewhere) == first

@@ -40,7 +40,7 @@ class Controller:
             self.events.append,
             never,
             self.scaler,
-            settings=LiveScalerSettings(cluster, self.scaler),
+            settings=LiveScalerSettings(cluster, self.scaler, never),
             fit_of=never,
             read_log=never,
         )

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.deploy.launch.controlled import DRAIN_S, START_S, Controller, World
+from tests.deploy.launch.controlled import (
+    CLUSTER,
+    DRAIN_S,
+    FINGERPRINT,
+    START_S,
+    Controller,
+    World,
+)
 from tests.deploy.launch.test_pools import changes, play
+from twolane.deploy.launch.supervisor import Supervisor
+from twolane.deploy.spec.revision import Fit
 from twolane.v1 import acts_pb2
 
 NEW = "/models/new"
@@ -74,8 +84,47 @@ def test_hosts_that_were_not_asked_let_no_rollout_begin() -> None:
         controller.pools.change = change_later  # type: ignore[method-assign]
         asked = acts_pb2.StartRolloutRequest(model_dir=NEW, extra_workers=1)
         result = await controller.do(start_rollout=asked)
-        assert "hosts were not asked" in result.error
+        assert "not all of its hosts were asked: try again" in result.error
         assert controller.read_dirs == []
+
+    play(story)
+
+
+def test_a_host_that_gets_a_worker_while_the_others_are_asked_lets_no_rollout_begin() -> None:
+    async def story(world: World, controller: Controller) -> None:
+        await two_of_each(controller)
+        for name in [name for name, its in world.workers.items() if its.host == "b"]:
+            await controller.do(kill=acts_pb2.KillWorkerRequest(worker_id=name))
+        hosts = {its.host for its in world.workers.values()}
+        assert hosts == {"a"}
+
+        async def fit_of(model_dir: str) -> Fit:
+            await controller.scale(prefill=2, decode=2)
+            await asyncio.sleep(START_S + 2)
+            return Fit()
+
+        controller.acts._fit_of = fit_of
+        asked = acts_pb2.StartRolloutRequest(model_dir=NEW, extra_workers=2)
+        result = await controller.do(start_rollout=asked)
+        assert "not all of its hosts were asked: try again" in result.error
+        assert controller.pools.rollout() is None
+        assert changes(await controller.do(start_rollout=asked)), "b is asked now"
+
+    play(story)
+
+
+def test_worker_of_a_revision_names_the_files_that_hosts_had_when_the_rollout_began() -> None:
+    async def story(world: World, controller: Controller) -> None:
+        await two_of_each(controller)
+        await begin(controller)
+        desired = world.saved
+        assert desired is not None
+        launcher: Any = world
+        supervisor = Supervisor(CLUSTER, launcher, controller.events.append, desired=desired)
+        new = supervisor._spec_of(replace(desired.seats[0], model_dir=NEW))
+        assert (new.revision_of, new.fingerprint) == (str(CLUSTER.model.model_dir), FINGERPRINT)
+        old = supervisor._spec_of(desired.seats[0])
+        assert (old.revision_of, old.fingerprint) == ("", "")
 
     play(story)
 

@@ -35,11 +35,9 @@ class Controller:
         self.told: list[str] = []
         self.inventory: Inventory = inventory_of(cluster)
         self.scaler = scaler_for(cluster, self.inventory, lambda name, text: None)
-        self.settings = LiveScalerSettings(cluster, self.scaler)
+        self.settings = LiveScalerSettings(cluster, self.scaler, self.told.append)
         self.desired = desired or Desired(seats=SEATS)
-        self.inventory = self.settings.hold_kept(
-            self.inventory, dict(self.desired.config), lambda name, text: self.told.append(text)
-        )
+        self.inventory = self.settings.hold_kept(self.inventory, dict(self.desired.config))
 
     def set(self, **values: Any) -> list[str]:
         """Set them as an act does; what follows from them, in words."""

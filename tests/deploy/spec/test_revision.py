@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.until import until
 from twolane.deploy.spec.revision import (
     READ_S,
     SLOWEST_BYTES_S,
@@ -87,7 +90,7 @@ BAD = Revision(why_not="there is no directory /m")
 
 
 def test_all_hosts_must_have_the_same_files() -> None:
-    assert fit_everywhere("/m", {"a": GOOD, "b": GOOD}) == Fit()
+    assert fit_everywhere("/m", {"a": GOOD, "b": GOOD}) == Fit(fingerprint=GOOD.fingerprint)
     assert fit_everywhere("/m", {"": BAD}).why_not == "there is no directory /m"
     one_lacks_it = fit_everywhere("/m", {"a": GOOD, "b": BAD, "c": OTHER})
     assert one_lacks_it.why_not == "b: there is no directory /m"
@@ -135,22 +138,60 @@ def test_of_large_weights_little_is_read_and_time_follows_what_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("hangs", ["read_revision", "seconds_to_read"])
-async def test_disk_that_hangs_is_an_answer(
+async def test_disk_that_hangs_is_an_answer_and_keeps_one_thread(
     hangs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, other = model(tmp_path / "a"), model(tmp_path / "b")
     may_end = threading.Event()
+    n_calls = 0
 
-    def hang(*_: Any, **__: Any) -> None:
+    def hang(*_: Any, **__: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
         may_end.wait(60.0)
+        return Revision() if hangs == "read_revision" else 0.0
 
-    monkeypatch.setattr(f"twolane.deploy.spec.revision.{hangs}", hang)
-    monkeypatch.setattr("twolane.deploy.spec.revision.READ_S", 0.05)
-    try:
-        found = await read_in_time(ours, str(other), with_weights=True)
-    finally:
-        may_end.set()
-    assert "its disk is too slow" in found.why_not
+    with monkeypatch.context() as patched:
+        patched.setattr(f"twolane.deploy.spec.revision.{hangs}", hang)
+        patched.setattr("twolane.deploy.spec.revision.READ_S", 0.05)
+        n_threads = threading.active_count()
+        try:
+            first = await read_in_time(ours, str(other), with_weights=True)
+            assert "its disk is too slow" in first.why_not
+            for _ in range(5):
+                later = await read_in_time(ours, "/v3", with_weights=True)
+                assert later.why_not.startswith("/v3 was not read: this host has been reading")
+                assert "and its disk hangs" in later.why_not
+            await until(lambda: n_calls)
+            assert (n_calls, threading.active_count() - n_threads) == (1, 1)
+            (stuck,) = (its for its in threading.enumerate() if its.name == "revision")
+            assert stuck.daemon, "it would hold up the end of the process"
+        finally:
+            may_end.set()
+        stuck.join(60.0)
+    assert await read_in_time(ours, str(other), with_weights=True) == read(ours, other)
+
+
+async def test_readings_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, others = model(tmp_path / "a"), [model(tmp_path / f"b{n}") for n in range(3)]
+    reading, most = 0, 0
+
+    def read_alone(*args: Any, **how: Any) -> Revision:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        time.sleep(0.01)
+        reading -= 1
+        return read_revision(*args, **how)
+
+    monkeypatch.setattr("twolane.deploy.spec.revision.read_revision", read_alone)
+    found = await asyncio.gather(
+        *(read_in_time(ours, str(other), with_weights=True) for other in others)
+    )
+    assert [its.why_not for its in found] == ["", "", ""]
+    assert most == 1
 
 
 async def test_disk_that_is_in_time_answers(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ from twolane.deploy.controller.limits import Limits
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.simulator.cluster import Slo
 from twolane.deploy.simulator.requests import Requests, poisson, uniform_lengths
+from twolane.deploy.spec.settings import ScalerSettings
 from twolane.deploy.virtual_cluster.compare import Case, as_virtual, in_fluid, in_virtual, slower
+from twolane.deploy.virtual_cluster.sized import waits_at
+from twolane.router.config import AdmissionConfig
 
 FACTOR = 16.0  # times as slow as an H200: a few hundred requests fill several workers
 SLO = Slo(ttft_s=0.5 * FACTOR, gap_s=0.020 * FACTOR)
@@ -42,6 +45,14 @@ def case_of(phases: list[tuple[float, float, int, int]], budget: int, decode: in
         decode=decode,
         start_s=START_S,
     )
+
+
+def test_requests_wait_as_long_as_the_router_lets_them_at_the_clusters_pace() -> None:
+    usual = ScalerSettings().slo_ttft_s
+    assert waits_at(Slo(ttft_s=usual, gap_s=0.02)) == AdmissionConfig()
+    slow = waits_at(Slo(ttft_s=FACTOR * usual, gap_s=0.02 * FACTOR))
+    assert slow.max_wait_s == FACTOR * AdmissionConfig().max_wait_s
+    assert slow.queue_timeout_s == FACTOR * AdmissionConfig().queue_timeout_s
 
 
 MORE_AND_LESS = [(1.0, 40.0, 1024, 24), (3.0, 60.0, 1024, 24), (1.0, 60.0, 1024, 24)]

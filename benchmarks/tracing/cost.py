@@ -289,7 +289,7 @@ async def measure(
     "points",
     type=(int, int),
     multiple=True,
-    default=((256, 40), (2, 160)),
+    default=((2, 200), (256, 24)),
     show_default=True,
     help="Tokens of each answer, and pairs of bursts.",
 )

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 
 from twolane.router.requests.record import RequestRecord
 from twolane.router.requests.traces import ExportConfig
@@ -28,16 +30,24 @@ _SPANS_A_REQUEST = 4  # or more
 log = logging.getLogger(__name__)
 
 
+class _Loss(StrEnum):
+    """Why requests have no trace."""
+
+    FULL = "the collector is too slow"  # as many wait as may
+    REFUSED = "the collector did not take them"
+    STOPPED = "the router stopped before the collector had them"
+
+
 class Exporter(OTLPSpanExporter):
     """The library's, for messages that are made already: subclasses say how data become one."""
 
     _message = ExportTraceServiceRequest()
 
-    def send(self, message: ExportTraceServiceRequest) -> None:
-        """Blocks until the collector has it, or the library has tried for long enough. Is called by
-        one thread at a time."""
+    def send(self, message: ExportTraceServiceRequest) -> bool:
+        """Blocks until the collector has it, or the library has tried for long enough: then False,
+        and it has logged why. Is called by one thread at a time."""
         self._message = message
-        self.export(())
+        return self.export(()) is SpanExportResult.SUCCESS
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
         return self._message
@@ -47,13 +57,13 @@ class Exporter(OTLPSpanExporter):
 
 
 class SpanExport:
-    """Exports requests while `running`. `send` blocks, and is called on a thread; `close` makes it
-    return soon, and whenever it is called afterwards."""
+    """Exports requests while `running`. `send` blocks, is called on a thread, and tells whether the
+    collector has the message; `close` makes it return soon, and it is not called afterwards."""
 
     def __init__(
         self,
         encoder: SpanEncoder,
-        send: Callable[[ExportTraceServiceRequest], None],
+        send: Callable[[ExportTraceServiceRequest], bool],
         close: Callable[[], None],
         config: ExportConfig,
     ) -> None:
@@ -63,12 +73,12 @@ class SpanExport:
         self._config = config
         self._waiting: deque[RequestRecord] = deque()
         self._is_due = asyncio.Event()
-        self._is_ending = False
-        self._n_lost = 0
+        self._is_ending = self._is_closed = False
+        self._lost = Counter[_Loss]()  # requests, until it is logged
 
     def _add(self, record: RequestRecord) -> None:
         if len(self._waiting) >= self._config.most_waiting:
-            self._n_lost += 1
+            self._lost[_Loss.FULL] += 1
             return
         self._waiting.append(record)
         is_batch = len(self._waiting) * _SPANS_A_REQUEST >= self._config.batch_spans
@@ -78,7 +88,7 @@ class SpanExport:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Callable[[RequestRecord], None]]:
         """Yields what exports a request soon, without blocking. At the end, what waits is sent, if
-        that takes no longer than `flush_s`."""
+        that takes no longer than `flush_s`; the rest is logged as lost."""
         task = asyncio.create_task(self._run(), name="span-export")
         try:
             yield self._add
@@ -88,6 +98,7 @@ class SpanExport:
             try:
                 await asyncio.wait([task], timeout=self._config.flush_s)
             finally:
+                self._is_closed = True
                 self._close()
                 await task
 
@@ -104,21 +115,36 @@ class SpanExport:
             await self._send_all()
 
     async def _send_all(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._waiting:
-            try:
-                await loop.run_in_executor(None, self._send, await self._message())
-            except Exception:  # of the library or the encoder: requests are served all the same
-                log.exception("spans of a batch of requests are lost")
-        if self._n_lost:
-            log.warning("%d requests have no trace: the collector is too slow", self._n_lost)
-            self._n_lost = 0
+        while self._waiting and not self._is_closed:
+            message, n_requests = await self._message()
+            if not await self._is_taken(message):
+                self._lost[_Loss.STOPPED if self._is_closed else _Loss.REFUSED] += n_requests
+        if self._is_closed:
+            self._lost[_Loss.STOPPED] += len(self._waiting)
+            self._waiting.clear()
+        for why, n_lost in self._lost.items():
+            if n_lost:
+                log.warning("%d requests have no trace: %s", n_lost, why)
+        self._lost.clear()
 
-    async def _message(self) -> ExportTraceServiceRequest:
-        message = self._encoder.message()
+    async def _is_taken(self, message: ExportTraceServiceRequest) -> bool:
+        if self._is_closed:
+            return False
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(None, self._send, message)
+        except Exception:  # of the library: requests are served all the same
+            log.exception("a batch of spans is lost")
+            return False
+
+    async def _message(self) -> tuple[ExportTraceServiceRequest, int]:
+        """The spans of those that have waited longest, and how many requests they are."""
+        message, n_requests = self._encoder.message(), 0
         spans = spans_in(message)
-        while self._waiting and len(spans) < self._config.batch_spans:
-            for _ in range(min(_AT_ONCE, len(self._waiting))):
+        while self._waiting and len(spans) < self._config.batch_spans and not self._is_closed:
+            n_next = min(_AT_ONCE, len(self._waiting))
+            for _ in range(n_next):
                 self._encoder.add(self._waiting.popleft(), message)
+            n_requests += n_next
             await asyncio.sleep(0)
-        return message
+        return message, n_requests

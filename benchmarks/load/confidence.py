@@ -38,3 +38,8 @@ def bootstrap_ratio(values: FloatArray, base: FloatArray, *, seed: int = 0) -> I
     ratios = np.median(values[picks], axis=1) / np.median(base[picks], axis=1)
     low, high = np.quantile(ratios, (0.025, 0.975))
     return float(low), float(high)
+
+
+def bootstrap_median(values: FloatArray, *, seed: int = 0) -> Interval:
+    """95 % interval of median(values)."""
+    return bootstrap_ratio(values, np.ones(len(values)), seed=seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,26 +43,32 @@ def over() -> RequestRecord:
 
 
 class Collector:
-    """Keeps what it is sent; `on_send` is called first."""
+    """Keeps what it is sent, if it `takes` anything and is not closed; `on_send` is called
+    first."""
 
-    def __init__(self, on_send: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_send: Callable[[], object] = lambda: None, *, takes: bool = True) -> None:
         self.batches: list[list[str]] = []  # ids of requests, by message
-        self.is_closed = False
-        self._on_send = on_send
+        self.n_calls = 0
+        self.closed = threading.Event()
+        self._on_send, self._takes = on_send, takes
 
     def export(self, config: ExportConfig) -> SpanExport:
         return SpanExport(encoder(), self._send, self._close, config)
 
-    def _send(self, message: ExportTraceServiceRequest) -> None:
+    def _send(self, message: ExportTraceServiceRequest) -> bool:
+        self.n_calls += 1
         self._on_send()
+        if self.closed.is_set() or not self._takes:
+            return False
         roots = [span for span in spans_in(message) if span.name == REQUEST]
         ids = [attribute for root in roots for attribute in root.attributes]
         self.batches.append(
             [each.value.string_value for each in ids if each.key == "gen_ai.response.id"]
         )
+        return True
 
     def _close(self) -> None:
-        self.is_closed = True
+        self.closed.set()
 
     @property
     def ids(self) -> list[str]:
@@ -108,7 +115,7 @@ async def test_rest_is_sent_at_the_end(over: RequestRecord) -> None:
     async with collector.export(ExportConfig(delay_s=LONG_S, flush_s=60.0)).running() as add:
         add(over)
     assert collector.ids == [over.request_id]
-    assert collector.is_closed
+    assert collector.closed.is_set()
 
 
 @pytest.mark.parametrize("broken", [{"n_prompt": 1 << 70}, {"request_id": "\ud800"}])
@@ -148,6 +155,7 @@ async def test_error_of_a_collector_ends_neither_the_router_nor_the_export(
             await asyncio.sleep(0.001)
     assert collector.ids == ["later"]
     assert "the first message fails" in caplog.text
+    assert lost(caplog) == [(1, "the collector did not take them")]
 
 
 async def test_what_a_slow_collector_may_cost_is_bounded(
@@ -160,4 +168,33 @@ async def test_what_a_slow_collector_may_cost_is_bounded(
         for record in named(over, 8):
             add(record)
     assert collector.ids == ["0", "1", "2", "3", "4"]
-    assert "3 requests have no trace" in caplog.text
+    assert lost(caplog) == [(3, "the collector is too slow")]
+
+
+async def test_what_a_stop_does_not_wait_for_is_counted_as_lost_by_the_stop(
+    over: RequestRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector = Collector(lambda: collector.closed.wait())
+    config = ExportConfig(delay_s=LONG_S, flush_s=0.02, batch_spans=64)
+    async with collector.export(config).running() as add:
+        for record in named(over, 100):
+            add(record)
+    assert collector.n_calls <= 1, "a closed exporter gets nothing more"
+    assert lost(caplog) == [(100, "the router stopped before the collector had them")]
+
+
+async def test_what_a_collector_refuses_is_counted_and_not_laid_to_a_stop(
+    over: RequestRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector = Collector(takes=False)
+    async with collector.export(ExportConfig(delay_s=LONG_S, flush_s=60.0)).running() as add:
+        for record in named(over, 5):
+            add(record)
+    assert lost(caplog) == [(5, "the collector did not take them")]
+
+
+def lost(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """How many requests have no trace, and why, as the log says."""
+    said = [record.args for record in caplog.records if "have no trace" in record.msg]
+    assert all(isinstance(args, tuple) for args in said)
+    return said  # type: ignore[return-value]

@@ -15,6 +15,7 @@ from google.rpc import status_pb2
 from tests.own_time import own_time
 from tests.router.freed import until_free
 from twolane.router.config import GrpcDoorConfig, ReadersConfig, RouterConfig, ServerConfig
+from twolane.router.doors import multiplex
 from twolane.router.doors.answer_message import AnswerMessage
 from twolane.router.doors.multiplex import WINDOW_TOKENS
 from twolane.router.doors.server import RouterServer
@@ -297,8 +298,11 @@ async def test_a_router_that_stops_ends_an_idle_stream_at_once_and_answers_what_
         assert took.s() < 8.0, "not the grace of 60 s"
 
 
-async def test_a_router_that_stops_waits_for_a_client_that_reads_late() -> None:
+async def test_a_router_that_stops_waits_for_a_client_that_reads_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The client writes once everything was sent to it, and before it has read that."""
+    monkeypatch.setattr(multiplex, "_CLOSE_S", 30 * multiplex._CLOSE_S)  # a machine may stall
     async with asking(**QUICK) as (stream, server, cluster):
         await stream.start(1, message([5], max_tokens=300))
         assert await stream.read()
@@ -317,7 +321,7 @@ async def test_a_router_that_stops_refuses_at_once_what_a_client_still_asks_on_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may not have read that the stream ends, or not know of that."""
-    monkeypatch.setattr("twolane.router.doors.multiplex._CLOSE_S", GRACE_S)
+    monkeypatch.setattr(multiplex, "_CLOSE_S", 30 * multiplex._CLOSE_S)
     async with asking(**QUICK) as (stream, server, _):
         await stream.start(1, message([5], max_tokens=3))
         await stream.read_until_over(1)

@@ -53,7 +53,7 @@ async def test_controller_hears_the_expected_epoch_and_its_refusal_is_told(
 ) -> None:
     async with two_routers(tmp_path) as two:
         mail = two.first.router.operations.controllers
-        mail.note("c", 1, asyncio.get_running_loop().time())
+        two.note_controller()
         call = getattr(two.admin, method)(WITH_EPOCH[method])
         async with asyncio.timeout(30):
             while not (acts := mail.acts()):
@@ -124,12 +124,12 @@ async def test_an_event_of_an_act_has_each_change_from_before_to_after(tmp_path:
 
         async def control(changes: list[acts_pb2.Change], not_proven: str = "") -> None:
             """As a controller, does the next act."""
-            mail.note("c", 1, asyncio.get_running_loop().time())
             while not (acts := mail.acts()):
                 await asyncio.sleep(0.01)
             response = acts_pb2.ActResponse(changes=changes, not_proven=not_proven)
             mail.take_in([acts_pb2.ControllerActResult(number=acts[0].number, response=response)])
 
+        two.note_controller()
         for some in (changes, changes[:1], changes[1:], []):
             controlling = asyncio.create_task(control(some))
             await asyncio.sleep(0)

@@ -31,6 +31,7 @@ def hear_controller(two: Two, *controllers: cluster_pb2.ConfigField) -> None:
     told = cluster_pb2.SuperviseRequest(controller_id="c", term=1, config=config)
     for server in (two.first, two.second):
         server.router.operations.supervise(told)
+    two.note_controller()
 
 
 async def keep(two: Two, **result: Any) -> acts_pb2.KeepConfigRequest:
@@ -226,6 +227,7 @@ def tell_kept(two: Two, revision: int, **values: str) -> None:
     told = cluster_pb2.SuperviseRequest(controller_id="c", term=1, config=config)
     for server in (two.first, two.second):
         server.router.operations.supervise(told)
+    two.note_controller()
 
 
 async def test_what_a_controller_keeps_that_answers_late_holds_as_it_was_prepared(

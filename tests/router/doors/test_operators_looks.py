@@ -266,7 +266,6 @@ async def test_the_log_of_a_worker_that_does_not_answer_is_read_from_its_file(
         async def control() -> None:
             """As a controller: it knows the files of two processes."""
             while True:
-                mail.note("c", 1, asyncio.get_running_loop().time())
                 for act in mail.acts():
                     result = acts_pb2.ControllerActResult(number=act.number)
                     if act.read_log.name in ("d0", "ended"):
@@ -279,6 +278,7 @@ async def test_the_log_of_a_worker_that_does_not_answer_is_read_from_its_file(
                     mail.take_in([result])
                 await asyncio.sleep(0.01)
 
+        two.note_controller()
         controlling = asyncio.create_task(control())
         for name in ("d0", "ended"):
             found = await two.admin.ReadLog(acts_pb2.ReadLogRequest(name=name))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import grpc
 
+from tests.router.doors.two_routers import HEARD_S
 from twolane import AsyncClient
 from twolane.router.config import RouterConfig, ServerConfig
 from twolane.router.router import Router
@@ -46,8 +47,9 @@ async def stopping_router() -> AsyncIterator[tuple[AsyncClient, asyncio.Event]]:
 
         at, config = replace(CONFIG, port=first.port), RouterConfig(router_id="router-1")
         async with serve_cluster("p1", "d1", config=config, server_config=at) as (second, _):
-            now = asyncio.get_running_loop().time()
-            first.router.known.hear([second.router.address], now)
+            first.router.known.hear(
+                [second.router.address], asyncio.get_running_loop().time() + HEARD_S
+            )
             stopping = asyncio.create_task(stop_it())
             yield client, stop
             assert not stopping.done(), "it waits for the client that stays"

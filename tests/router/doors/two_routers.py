@@ -17,6 +17,7 @@ from twolane.router.testing.served import serve_cluster
 from twolane.v1 import admin_pb2_grpc, worker_pb2
 
 CONFIG = ServerConfig(stop_grace_s=0.2, metrics_port=None, http=None)
+HEARD_S = 3600.0  # after less, routers and controllers count as lost: a busy machine may take long
 
 
 @dataclass
@@ -28,10 +29,16 @@ class Two:
     admin: Any
 
     def introduce(self, *more: worker_pb2.RouterAddress) -> None:
-        """Each hears of the other, and the first of `more`, for some seconds."""
-        now = asyncio.get_running_loop().time()
-        self.first.router.known.hear([self.second.router.address, *more], now)
-        self.second.router.known.hear([self.first.router.address], now)
+        """Each hears of the other, and the first of `more`, for good."""
+        at = asyncio.get_running_loop().time() + HEARD_S
+        self.first.router.known.hear([self.second.router.address, *more], at)
+        self.second.router.known.hear([self.first.router.address], at)
+
+    def note_controller(self) -> None:
+        """Both routers take a controller for one that calls them, for good."""
+        at = asyncio.get_running_loop().time() + HEARD_S
+        for server in (self.first, self.second):
+            server.router.operations.controllers.note("c", 1, at)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 from tests.router.http.asking import PATH
@@ -47,8 +48,11 @@ class Raw:
         self.writer.transport.abort()
 
 
-async def connect(server: RouterServer) -> Raw:
-    return Raw(*await asyncio.open_connection("127.0.0.1", server.http_port, limit=1 << 24))
+async def connect(server: RouterServer, first: bytes = b"") -> Raw:
+    """`first` is sent before the server has seen the connection: no stall comes in between."""
+    sock = socket.create_connection(("127.0.0.1", server.http_port))
+    sock.sendall(first)
+    return Raw(*await asyncio.open_connection(sock=sock, limit=1 << 24))
 
 
 def request(

@@ -16,6 +16,7 @@ from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import connect, request
 from twolane.router.config import HttpConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
+from twolane.router.members import own_pause
 
 FIELDS: dict[str, Any] = {
     "prompt": [1, 2], "max_tokens": 2, "temperature": 0.5, "seed": 7, "stop_token_ids": [3],
@@ -83,7 +84,8 @@ async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
         await until_free(server, cluster, within_s=10.0)
         # at the end of the cluster its workers leave, and that is logged
         bad = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        assert [record.getMessage() for record in bad] == []
+        told = [record.getMessage() for record in bad if record.name != own_pause.log.name]
+        assert told == []  # a machine may stall, and that is logged too
 
 
 async def test_hundreds_of_changed_requests_are_answered_or_closed(

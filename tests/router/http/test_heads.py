@@ -112,8 +112,7 @@ async def test_whatever_frames_a_request_is_bounded(begins: bytes, goes_on: byte
 
 async def test_a_head_that_does_not_come_whole_and_a_silent_connection_are_told_so() -> None:
     async with http_cluster(server_config=place(head_timeout_s=0.2)) as (_, server, _):
-        silent, slow = await connect(server), await connect(server)
-        slow.send(GET)
+        silent, slow = await connect(server), await connect(server, GET)
         status, body = await slow.answer()
         assert (status, body["error"]["message"]) == (408, "the head has not arrived within 0.2 s")
         status, body = await silent.answer()

@@ -50,7 +50,8 @@ from benchmarks.engine.points import (
     prefill_s,
 )
 from benchmarks.engine.start import measure_starts
-from benchmarks.kernels.each import fill_fp8, measure_ceilings, measure_fp8_ceiling
+from benchmarks.kernels.card import measure_ceilings, measure_fp8_ceiling
+from benchmarks.kernels.each import fill_fp8
 from benchmarks.results import RESULTS, save
 from twolane.engine.config import NOT_EXACT, EngineConfig
 from twolane.engine.cuda.memory import tensor_of

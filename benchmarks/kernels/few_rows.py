@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.kernels.card import Call, empty, measure_ceilings, randn, time_s
 from benchmarks.kernels.each import (
     DIM,
     HEADS,
@@ -33,12 +34,7 @@ from benchmarks.kernels.each import (
     SCALE,
     VOCAB,
     WIDE,
-    Call,
     Pool,
-    empty,
-    measure_ceilings,
-    randn,
-    time_s,
 )
 from benchmarks.results import RESULTS, save
 from twolane.engine.kernels.attention.decode_attention import decode_attention

@@ -17,22 +17,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.kernels.each import (
-    DIM,
-    HEADS,
-    HIDDEN,
-    KV_HEADS,
-    PRODUCTS,
-    QKV,
-    SCALE,
-    WIDE,
-    Pool,
-    Table,
-    empty,
-    measure_ceilings,
-    measure_fp8_ceiling,
-    randn,
-)
+from benchmarks.kernels.card import Table, empty, measure_ceilings, measure_fp8_ceiling, randn
+from benchmarks.kernels.each import DIM, HEADS, HIDDEN, KV_HEADS, PRODUCTS, QKV, SCALE, WIDE, Pool
 from benchmarks.results import RESULTS, save
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products

@@ -210,8 +210,10 @@ class AgentLauncher:
             await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
         except grpc.aio.AioRpcError as error:
             raise NotProvenError(f"{link.host.name}: {error.details()}") from error
-        async with asyncio.timeout(grace_s):
-            await asyncio.shield(link.end_of(handle))
+        await asyncio.wait({end := link.end_of(handle)}, timeout=grace_s)
+        if not end.done():
+            raise NotProvenError(f"{link.host.name} does not say whether {handle.name} has ended")
+        end.result()
 
     async def close(self) -> None:
         """Fence the processes that this controller has started. A cluster that was adopted or has

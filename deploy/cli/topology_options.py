@@ -9,6 +9,7 @@ from typing import Any
 import click
 from pydantic import BaseModel
 
+from twolane.deploy.spec.parse_topology import TopologyError, parse_topology, written
 from twolane.deploy.spec.topology import (
     OPTIONS,
     RayOptions,
@@ -16,10 +17,7 @@ from twolane.deploy.spec.topology import (
     ScalerOptions,
     TimingOptions,
     Topology,
-    TopologyError,
     WorkerOptions,
-    parse_topology,
-    written,
 )
 from twolane.deploy.spec.topology_file import find_topology, read_topology
 

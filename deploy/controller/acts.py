@@ -49,7 +49,7 @@ def scale(
         raise RefusedError(f"nobody is left to {nobody[0]} then: `twolane down` ends a cluster")
     end, missing = outcome(new, inventory, view)
     if missing:
-        raise RefusedError(_no_room(missing, end, inventory, desired))
+        raise RefusedError(_no_room(missing, end, inventory, view))
     changes = [
         Change(subject=f"pool {pool.name}", before=_size(desired, pool), after=_size(new, pool))
         for name in sizes
@@ -264,16 +264,21 @@ def _host_change(before: Desired, after: Desired, host: str) -> tuple[Change, ..
 
 
 def _no_room(
-    missing: Mapping[str, int], end: Desired, inventory: Inventory, before: Desired
+    missing: Mapping[str, int], end: Desired, inventory: Inventory, view: View
 ) -> str:
-    """The message for a desired state that does not fit."""
+    """The message for a desired state that does not fit. Seats that are free and cannot be taken
+    are not left unsaid."""
     needs = [
         f"{n} of {name}" + (f" with {pool.n_gpus} GPUs each" if pool.n_gpus > 1 else "")
         for name, n in missing.items()
         if (pool := inventory.pool(name)) is not None
     ]
-    closed = f"; {', '.join(before.cordoned)} is cordoned" if before.cordoned else ""
-    return f"no room for {', '.join(needs)}: {inventory.budget(end.seats)} are taken then{closed}"
+    why = [f"{host} is cordoned" for host in sorted(end.cordoned)]
+    why += [f"{host} does not answer" for host in sorted(view.closed)]
+    if inventory.most_gpus:
+        why.append(f"the budget is {inventory.most_gpus}")
+    taken = f"{inventory.budget(end.seats)} are taken then"
+    return f"no room for {', '.join(needs)}: {'; '.join([taken, *why])}"
 
 
 def _size(desired: Desired, pool: Pool) -> str:

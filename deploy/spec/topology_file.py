@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.spec.topology import (
+from twolane.deploy.spec.parse_topology import (
     Place,
     Problem,
-    Topology,
     TopologyError,
     parse_topology,
     written,
 )
+from twolane.deploy.spec.topology import Topology
 
 SHIPPED = Path(__file__).parents[1] / "topologies"
 _MOST_DEEP = 50

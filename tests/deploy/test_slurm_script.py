@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from twolane.deploy.spec.topology import parse_topology
+from twolane.deploy.spec.parse_topology import parse_topology
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "deploy" / "slurm" / "twolane.sbatch"

@@ -14,9 +14,10 @@ from twolane.deploy.cli.topology_options import topology_of
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled
+from twolane.deploy.spec.parse_topology import TopologyError, parse_topology
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.settings import WorkerSettings
-from twolane.deploy.spec.topology import TopologyError, given, parse_topology
+from twolane.deploy.spec.topology import given
 from twolane.deploy.spec.topology_file import SHIPPED, find_topology, read_topology, write_topology
 
 FOUR = ("0", "1", "2", "3")

@@ -22,8 +22,8 @@ from tests.timing import PATIENT
 from twolane.admin import AdminClient
 from twolane.deploy.launch.process_end import how_it_ended
 from twolane.deploy.process.scratch import CRASHED, keep_logs
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 from twolane.testing import LocalCluster, start_local
 from twolane.v1 import acts_pb2
 

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from tests.deploy.test_up_supervisor import QUICK, Scene, scene
+from tests.deploy.supervised import QUICK, Scene, scene
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.events import Kind
 from twolane.deploy.process.handshake import Handle

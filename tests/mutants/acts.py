@@ -12,6 +12,11 @@ _ROLLOUT = "tests/deploy/controller/test_rollout.py::"
 _POLICY = "tests/router/dispatch/test_policy.py::"
 _REVISIONS = "tests/router/members/test_revisions.py::"
 _POOLS = "tests/deploy/launch/test_pools.py::"
+_ASKED_AGAIN = (
+    "tests/deploy/agent/test_revisions.py::"
+    "test_a_host_is_asked_again_before_a_worker_of_the_revision_starts_there"
+)
+_KILLS = "tests/deploy/launch/test_kills.py::"
 
 ACTS = (
     Mutant(
@@ -26,14 +31,14 @@ ACTS = (
         "deploy/launch/operator_acts.py",
         "if done is not None and done.proof:",
         "if False:",
-        (_POOLS + "test_a_fence_that_comes_again_under_its_id_kills_no_later_incarnation",),
+        (_KILLS + "test_a_fence_that_comes_again_under_its_id_kills_no_later_incarnation",),
     ),
     Mutant(
         "nobody to fence",
         "deploy/launch/operator_acts.py",
         "if epoch == 0:",
         "if False:",
-        (_POOLS + "test_a_fence_without_proof_is_tried_again_on_the_same_incarnation_alone",),
+        (_KILLS + "test_a_fence_without_proof_is_tried_again_on_the_same_incarnation_alone",),
     ),
     Mutant(
         "another epoch",
@@ -64,6 +69,41 @@ ACTS = (
         (
             "tests/deploy/launch/test_rollouts.py::"
             "test_hosts_that_were_not_asked_let_no_rollout_begin",
+        ),
+    ),
+    Mutant(
+        "hosts since then",
+        "deploy/launch/operator_acts.py",
+        "has_all = hosts >= {seat.host for seat in desired.seats}",
+        "has_all = True",
+        (
+            "tests/deploy/launch/test_rollouts.py::"
+            "test_a_host_that_gets_a_worker_while_the_others_are_asked_lets_no_rollout_begin",
+        ),
+    ),
+    Mutant(
+        "other files",
+        "deploy/agent/revisions.py",
+        'if fit.fingerprint and spec.fingerprint not in ("", fit.fingerprint):',
+        "if False:",
+        (_ASKED_AGAIN,),
+    ),
+    Mutant(
+        "hosts that have come since",
+        "deploy/agent/revisions.py",
+        "if why_not:",
+        "if False:",
+        (_ASKED_AGAIN,),
+    ),
+    Mutant(
+        "one thread",
+        "deploy/spec/revision.py",
+        "while _latest is not None and not _latest.revision.done():",
+        "while False:",
+        (
+            "tests/deploy/spec/test_revision.py::"
+            "test_disk_that_hangs_is_an_answer_and_keeps_one_thread",
+            "tests/deploy/spec/test_revision.py::test_readings_wait_for_each_other",
         ),
     ),
     Mutant(

@@ -24,7 +24,7 @@ from benchmarks.engine.points import (
     prefill_s,
 )
 from benchmarks.engine.steps import VLLM_MS, profile
-from benchmarks.kernels.each import Table
+from benchmarks.kernels.card import Table
 from tests.benchmarks.tiny import write_tiny_config
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.startup.load import load_cuda_engine

@@ -24,7 +24,7 @@ from tests.deploy.chart.rendered import (
 )
 from twolane.deploy.__main__ import main as deploy
 from twolane.deploy.cli.up_command import up
-from twolane.deploy.spec.topology import parse_topology
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.security.access import HTTP_OPEN
 
 all_sets = pytest.mark.parametrize("name", SETS)

@@ -72,6 +72,18 @@ def test_cordoned_and_silent_hosts_are_no_room() -> None:
         scale(closed, TWO, running(closed), {"decode": 3})
 
 
+def test_what_does_not_fit_although_seats_are_free_says_why() -> None:
+    closed = cordon(ONE_EACH, TWO, "b").desired
+    silent = replace(running(ONE_EACH), closed=frozenset({"a"}), silent=frozenset({"a"}))
+    with pytest.raises(RefusedError) as refused:
+        scale(closed, TWO, silent, {"decode": 2})
+    why = "2 of 4 seats are taken then; b is cordoned; a does not answer"
+    assert str(refused.value) == f"no room for 1 of decode: {why}"
+    little = replace(TWO, most_gpus=2)
+    with pytest.raises(RefusedError, match="2 of 4 seats are taken then; the budget is 2"):
+        scale(ONE_EACH, little, running(ONE_EACH), {"decode": 2})
+
+
 def _at_most_ten_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = iter(range(10))
 

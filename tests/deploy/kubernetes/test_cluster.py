@@ -23,8 +23,8 @@ from twolane.deploy.agent.supervision import supervisor_over
 from twolane.deploy.kubernetes.api import ApiConfig
 from twolane.deploy.kubernetes.hosts import KubernetesHosts
 from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 from twolane.errors import DeadlineError, UnavailableError
 from twolane.rpc.secret import new_secret
 from twolane.v1 import acts_pb2

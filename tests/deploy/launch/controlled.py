@@ -4,6 +4,7 @@ and the routers."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.devices import settled_on
 from twolane.deploy.spec.revision import Fit
 from twolane.deploy.spec.specs import WorkerSpec
+from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import acts_pb2, cluster_pb2
 
 START_S, DRAIN_S, LOOK_S = 5.0, 20.0, 1.0
@@ -243,3 +245,28 @@ def _spec_of(seat: Seat) -> WorkerSpec:
         seat.pool, number, ("r:1",), host_name=seat.host, devices=seat.devices,
         name=seat.name, model_dir=seat.model_dir,
     )  # fmt: skip
+
+
+Story = Callable[[World, Controller], Awaitable[None]]
+
+
+def play(story: Story) -> World:
+    """On a cluster of two workers on hosts a and b, with three seats each, that is up."""
+    world = World()
+
+    async def main() -> None:
+        controller = Controller(world)
+        await asyncio.sleep(START_S + 2)
+        assert sorted(world.workers) == ["decode-0", "prefill-0"]
+        await story(world, controller)
+        await controller.die()
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
+    assert world.lost == []
+    return world
+
+
+def changes(result: acts_pb2.ControllerActResult) -> list[str]:
+    assert result.code == 0, result.error
+    return [f"{its.subject}: {its.before} -> {its.after}" for its in result.response.changes]

@@ -15,8 +15,8 @@ from twolane.deploy.launch.operator_acts import OperatorActs
 from twolane.deploy.launch.pools import Pools
 from twolane.deploy.scaling.for_cluster import scaler_for
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 from twolane.v1 import acts_pb2
 
 INVALID, PRECONDITION = 3, 9

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.test_up_supervisor import Scene
-from tests.deploy.test_up_supervisor import scene as scene
+from tests.deploy.supervised import Scene
+from tests.deploy.supervised import scene as scene
 from twolane.deploy.launch.events import Event, Kind, News
 from twolane.router.operators.event_log import EventLog
 from twolane.v1 import admin_pb2

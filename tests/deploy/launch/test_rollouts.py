@@ -17,8 +17,9 @@ from tests.deploy.launch.controlled import (
     START_S,
     Controller,
     World,
+    changes,
+    play,
 )
-from tests.deploy.launch.test_pools import changes, play
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.spec.revision import Fit
 from twolane.v1 import acts_pb2

@@ -27,8 +27,8 @@ from ray.core.generated.instance_manager_pb2 import Instance
 from tests.deploy.chart.rendered import NAMESPACE, RELEASE, render
 from twolane.deploy.ray_cluster.agent_actor import AgentPlan
 from twolane.deploy.ray_cluster.made_nodes import MadeNodes
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 
 IDLE_S = 60
 POOLS = ("prefill", "decode")

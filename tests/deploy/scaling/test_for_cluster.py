@@ -11,8 +11,8 @@ from twolane.deploy.controller.scaler import Scaler
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.from_cluster import inventory_of
 from twolane.deploy.scaling.for_cluster import scaler_for
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 
 POOLS: list[dict[str, Any]] = [{"role": "prefill"}, {"role": "decode"}]
 

@@ -14,8 +14,8 @@ from twolane.deploy.errors import RefusedError
 from twolane.deploy.launch.from_cluster import inventory_of
 from twolane.deploy.scaling.for_cluster import scaler_for
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 from twolane.errors import InvalidRequestError
 from twolane.v1 import cluster_pb2
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.specs import ProcessSpec
-from twolane.deploy.spec.topology import parse_topology
 from twolane.deploy.spec.topology_file import read_topology
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.deploy.topologies import read, refusal
 from twolane.deploy.errors import StartError
+from twolane.deploy.spec.parse_topology import parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import parse_topology
 
 
 def test_hosts_are_reached_by_agents_alone_and_have_names_of_their_own(tmp_path: Path) -> None:

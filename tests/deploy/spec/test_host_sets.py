@@ -9,8 +9,8 @@ import pytest
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.devices import settled_on
+from twolane.deploy.spec.parse_topology import TopologyError, parse_topology
 from twolane.deploy.spec.resolve import resolve
-from twolane.deploy.spec.topology import TopologyError, parse_topology
 
 POOLS = [{"role": "prefill", "engine": "fake"}, {"role": "decode", "engine": "fake", "workers": 2}]
 SETS = [{"name": f"x-{name}", "pools": [name], "most": 3} for name in ("prefill", "decode")]

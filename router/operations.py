@@ -79,11 +79,8 @@ class Operations:
     def supervise(self, request: cluster_pb2.SuperviseRequest) -> cluster_pb2.SuperviseResponse:
         """A controller tells of its hosts and acts, and takes away what it is to do."""
         now = self._clock()
-        for host in self.hosts.note(request.hosts, now):
-            text = f"host {host.name} is {host.state}{': ' if host.note else ''}{host.note}"
-            if host.lost:
-                text += f"; lost with an earlier pod: {', '.join(host.lost)}"
-            self.events.note(f"host.{'lost' if host.lost else host.state}", host.name, text)
+        for event in self.hosts.note(request.hosts, now):
+            self.events.note(*event)
         self.events.take_in(request.events)
         if request.controller_id:
             self.controllers.note(request.controller_id, request.term, now)

@@ -184,17 +184,28 @@ class Takeovers:
             for epoch in asked.whom():
                 self._send(epoch, asked.command)
             asyncio.get_running_loop().call_at(asked.not_before, asked.news.set)
-            async with asyncio.timeout_at(until):
-                while not asked.is_complete():
-                    asked.news.clear()
-                    await asked.news.wait()
-        except TimeoutError:
-            pass  # use the answers received so far
+            await self._wait(asked, until)
         finally:
             table[name] = [other for other in table[name] if other is not asked]
             if not table[name]:
                 del table[name]
         return asked.answers
+
+    async def _wait(self, asked: _Asked[AnswerT], until: float) -> None:
+        """Until all have answered, or that time; after a pause of this router, for the whole wait
+        again, as what they said meanwhile is still to be read."""
+        loop, wait_s = asyncio.get_running_loop(), self._config.dispatch.find_wait_s
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    while not asked.is_complete():
+                        asked.news.clear()
+                        await asked.news.wait()
+                return
+            except TimeoutError:
+                if loop.time() - until <= wait_s / 2:
+                    return
+            until = loop.time() + wait_s
 
     # Sessions
 

@@ -60,9 +60,10 @@ class RouterClients:
         return all(await asyncio.gather(*(client.is_serving() for client in self._clients)))
 
     async def supervise(self, report: cluster_pb2.SuperviseRequest) -> Look:
-        """Tell all routers what the controller knows, but its events only the first that answers.
-        Returns the members of all, each as that router sees it that thinks best of it, and the
-        acts that each hands out; nothing while nobody answers."""
+        """Tell all routers what the controller knows, but its events only the first that answers:
+        operators are shown the events of all routers, whichever they ask. Returns the members of
+        all, each as that router sees it that thinks best of it, and the acts that each hands out;
+        nothing while nobody answers."""
         best: dict[int, cluster_pb2.WorkerStatus] = {}
         acts = []
         quiet = cluster_pb2.SuperviseRequest()

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from twolane.v1 import cluster_pb2
+
+_NOT_SEEN = cluster_pb2.HostStatus()
+
+
+class HostEvent(NamedTuple):
+    """What has become of a host, for `EventLog.note`."""
+
+    kind: str
+    host: str
+    text: str
 
 
 class HostReports:
@@ -16,13 +27,11 @@ class HostReports:
         self._hosts: tuple[cluster_pb2.HostStatus, ...] = ()
         self._at = 0.0
 
-    def note(
-        self, hosts: Sequence[cluster_pb2.HostStatus], now: float
-    ) -> list[cluster_pb2.HostStatus]:
-        """Returns those that are in another state than before, or have lost others."""
-        before = {host.name: (host.state, *host.lost) for host in self._hosts}
+    def note(self, hosts: Sequence[cluster_pb2.HostStatus], now: float) -> list[HostEvent]:
+        """Returns what is new: hosts in another state than before, and workers lost with a pod."""
+        before = {host.name: host for host in self._hosts}
         self._hosts, self._at = tuple(hosts), now
-        return [host for host in hosts if before.get(host.name) != (host.state, *host.lost)]
+        return [event for host in hosts for event in _news(host, before.get(host.name, _NOT_SEEN))]
 
     def current(self, now: float) -> list[cluster_pb2.HostStatus]:
         """The hosts of the latest report, with times as of `now`; empty if it is too old."""
@@ -34,3 +43,15 @@ class HostReports:
                 aged.for_s += now - self._at
                 found.append(aged)
         return found
+
+
+def _news(host: cluster_pb2.HostStatus, before: cluster_pb2.HostStatus) -> Iterator[HostEvent]:
+    name = host.name
+    if host.state != before.state:
+        text = f"host {name} is {host.state}{': ' if host.note else ''}{host.note}"
+        yield HostEvent(f"host.{host.state}", name, text)
+    if gone := ", ".join(sorted({*host.lost} - {*before.lost})):
+        yield HostEvent("host.lost", name, f"host {name} has lost {gone} with an earlier pod")
+    if proven := ", ".join(sorted({*before.lost} - {*host.lost})):
+        text = f"host {name}: the end of {proven}, lost with an earlier pod, is proven"
+        yield HostEvent("host.proven", name, text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.router.members.test_own_pause import stop_for
 from twolane.attempt_number import first_attempt
 from twolane.errors import DeadlineError, TakenOverError, UnknownSubmissionError
 from twolane.router.config import RouterConfig
@@ -192,5 +193,40 @@ def test_worker_that_is_lost_is_not_waited_for() -> None:
         await desk.takeovers.take(WANTED, ANONYMOUS, None)
         assert loop.time() - began < 0.1
         assert 3 not in {epoch for epoch, _ in desk.sent}
+
+    play(script)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_workers_said_during_a_pause_of_the_router_is_still_waited_for(indexed: bool) -> None:
+    async def script(desk: Desk) -> None:
+        desk.results, desk.n_tokens = {P: ADOPTED, D: ADOPTED}, {D: 5}
+        desk.after_s = {P: 30.1, D: 30.1}  # it is read a moment after the pause
+        task = asyncio.create_task(desk.takeovers.take(WANTED, ANONYMOUS, None))
+        await asyncio.sleep(0.05)
+        desk.after_s.clear()
+        stop_for(30.0)
+        _, known = await task
+        assert len(known.tokens) == 5
+        assert ((P, "find") in desk.sent) != indexed
+
+    play(script, indexed=indexed)
+
+
+@pytest.mark.parametrize(("stopped_s", "given_up_s"), [(0.6, 0.6), (30.0, 30.5)])
+def test_worker_that_says_nothing_is_given_up_in_its_time_after_a_pause(
+    stopped_s: float, given_up_s: float
+) -> None:
+    """A pause that cannot have cost much of the wait changes nothing."""
+
+    async def script(desk: Desk) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + RouterConfig().dispatch.find_wait_s
+        adopt = worker_pb2.Adopt(submission_id="s", fence=1)
+        task = asyncio.create_task(desk.takeovers.adopt(adopt, {P}, until))
+        await asyncio.sleep(0.0)
+        stop_for(stopped_s)
+        assert await task == {}
+        assert loop.time() == pytest.approx(given_up_s, abs=0.01)
 
     play(script)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,9 @@ async def test_events_of_both_routers_come_in_order_and_are_watched(tmp_path: Pa
         )
         assert not (await watching.read()).events
         await two.admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="d0"))
-        two.second.router.operations.events.note("act.other", "x", "at the other router")
+        two.second.router.operations.events.take_in(  # as a controller tells of one, late
+            [cluster_pb2.ClusterEvent(id="c-1", at=time.time() - 4.0, kind="act.other")]
+        )
         seen: list[str] = []
         async with asyncio.timeout(ENOUGH_S):
             while len(seen) < 2:

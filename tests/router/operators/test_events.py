@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from twolane.router.config import RouterConfig
 from twolane.router.doors.admin.looks import Watched, merged
-from twolane.router.members.host_reports import HostReports
 from twolane.router.operators.changes import Changes
 from twolane.router.operators.event_log import EventLog
+from twolane.router.router import Router
 from twolane.router.store import Health
-from twolane.v1 import admin_pb2, cluster_pb2
+from twolane.rpc.link import LinkBrokenError
+from twolane.v1 import admin_pb2, cluster_pb2, worker_pb2
 
 
 def told(log: EventLog, **wanted: object) -> list[tuple[str, str]]:
@@ -111,13 +113,30 @@ def test_a_watcher_is_told_once_of_what_two_routers_have_seen() -> None:
     assert told == ["100.0-r0", "101.0-r0"]
 
 
-def test_what_a_host_has_lost_is_an_event_once_and_so_is_its_end() -> None:
-    reports = HostReports(60.0)
+class NobodyThere:
+    """No worker can be dialled."""
 
-    def changed(*lost: str) -> list[str]:
-        host = cluster_pb2.HostStatus(name="node-a", state="up", lost=lost)
-        return [",".join(its.lost) for its in reports.note([host], 0.0)]
+    async def dial_worker(self, address: worker_pb2.WorkerAddress) -> Any:
+        raise LinkBrokenError("nobody there")
 
-    assert [changed(), changed("d0"), changed("d0"), changed("d0", "d1"), changed()] == [
-        [""], ["d0"], [], ["d0,d1"], [""],
-    ]  # fmt: skip
+
+async def test_what_becomes_of_a_host_is_told_though_it_has_lost_workers_before() -> None:
+    async with Router(RouterConfig(), NobodyThere()) as router:
+
+        def events(state: str, *lost: str) -> list[tuple[str, str]]:
+            n_before = len(told(router.operations.events))
+            host = cluster_pb2.HostStatus(name="node-a", state=state, lost=lost)
+            router.operations.supervise(cluster_pb2.SuperviseRequest(hosts=[host]))
+            page = router.operations.events.page(admin_pb2.ListEventsRequest())
+            return [(event.kind, event.text) for event in page.events[n_before:]]
+
+        up = ("host.up", "host node-a is up")
+        assert events("up") == [up]
+        assert events("up", "d0") == [("host.lost", "host node-a has lost d0 with an earlier pod")]
+        assert events("up", "d0") == []
+        assert events("silent", "d0") == [("host.silent", "host node-a is silent")]
+        assert events("up", "d0", "d1") == [
+            up, ("host.lost", "host node-a has lost d1 with an earlier pod"),
+        ]  # fmt: skip
+        ended = "host node-a: the end of d0, lost with an earlier pod, is proven"
+        assert events("up", "d1") == [("host.proven", ended)]

@@ -20,6 +20,7 @@ from tests.until import wait_until
 from twolane.security.tls import TlsFiles
 
 START_S = 30.0
+TAKEOVER_S = 180.0  # after a stall of two seconds a sentinel does nothing for thirty
 _HOST = "127.0.0.1"
 
 
@@ -164,7 +165,9 @@ class Watched:
     def fail_over(self) -> None:
         """Kill the master. Returns when the sentinels have made its replica the master."""
         self.master.kill()
-        wait_until(lambda: "role:master" in self._info(self.replica), "the replica takes over")
+        wait_until(
+            lambda: "role:master" in self._info(self.replica), "the replica takes over", TAKEOVER_S
+        )
         self.master, self.replica = self.replica, self.master
 
     def bring_back(self) -> None:
@@ -179,7 +182,8 @@ class Watched:
             "the replica follows",
         )
         for sentinel in self.sentinels:
-            wait_until(partial(self._sees_all, sentinel), "the sentinels know each other")
+            sees_all = partial(self._sees_all, sentinel)
+            wait_until(sees_all, "the sentinels know each other", TAKEOVER_S)
 
     def _sees_all(self, sentinel: RedisServer) -> bool:
         with sentinel.client() as client:

@@ -212,7 +212,7 @@ def draw(found: Mapping[str, Mapping[str, Times]]) -> Any:
                 panel.axvline(np.median(values), color="grey", linewidth=0.6, linestyle=":")
             panel.set(title=f"{length}: {title}", xlabel="ms", ylabel="share of requests")
             panel.grid(alpha=0.3)
-            panel.legend()
+            panel.legend(loc="best")
     return figure
 
 

@@ -64,7 +64,7 @@ def draw(contest: Tournament, contenders: Sequence[str], reference: Reference, t
         panel.set(xlabel="requests/s offered", xlim=(0, None))
         panel.grid(alpha=0.3)
         if panel.get_legend_handles_labels()[0]:
-            panel.legend(fontsize="x-small", framealpha=0.6)
+            panel.legend(fontsize="x-small", loc="best", framealpha=0.6)
     for unused in [*panels[0][3:], *panels[1][len(slos) :], *panels[2][len(slos) :]]:
         unused.set_axis_off()
     return figure
@@ -168,7 +168,7 @@ def _served(
         panel.bar_label(bars, labels, fontsize="small")
     panel.set_xticks(range(len(slos)), [str(slo) for slo in slos])
     panel.set(title=f"Highest rate that {contest.config.search.share:.0%} hold", ylabel="1/s")
-    panel.legend(fontsize="small")
+    panel.legend(fontsize="small", loc="best")
 
 
 def _plot_reference(

@@ -100,7 +100,7 @@ def draw(run: LiveRun) -> Any:
     waits.plot(failed, [0.0] * len(failed), "rx", label=f"{len(failed)} failed")
     waits.set(title="time to the first token, s", xlabel="seconds", ylim=(0, None))
     for panel in (sizes, waits):
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", loc="best")
         panel.grid(alpha=0.3)
     return figure
 

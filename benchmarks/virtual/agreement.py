@@ -133,7 +133,7 @@ def _draw(sizes: Mapping[str, Mapping[str, Sequence[tuple[float, int, int]]]]) -
                 )
         panel.set(title=name, xlabel="minutes", ylabel="workers", ylim=(0, None))
         panel.grid(alpha=0.3)
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", loc="best")
     return figure
 
 

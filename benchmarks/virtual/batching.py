@@ -176,7 +176,7 @@ def _draw(figures: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Any:
         panel.axvline(0.9, linestyle="--", color="black", linewidth=0.8)
         panel.grid(alpha=0.3, axis="x")
     panel.invert_yaxis()
-    panel.legend(fontsize="small")
+    panel.legend(fontsize="small", loc="best")
     return figure
 
 

@@ -36,7 +36,7 @@ def draw_runs(title: str, runs: Sequence[Run], budget: int) -> Any:
     trade.set(title="What it costs and what it misses", xlabel="GPU-hours",
               ylabel="requests that missed the SLO, %", ylim=(0, None))  # fmt: skip
     for panel in (sizes, gpus):
-        panel.legend(fontsize="small")
+        panel.legend(fontsize="small", loc="best")
     for panel in (sizes, gpus, trade):
         panel.grid(alpha=0.3)
     return figure
@@ -70,5 +70,5 @@ def draw_plan(title: str, plan: Plan, slo: Slo, share: float) -> Any:
     )
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.grid(alpha=0.3)
-    panel.legend()
+    panel.legend(loc="best")
     return figure

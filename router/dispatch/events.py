@@ -6,6 +6,9 @@ Tokens, by index against the n tokens that the answer has:
                  token differs from the one streamed, one of them is wrong: new attempt.
     index = n    the next token.
     index > n    a token is missing (the session broke): request it again, once; then new attempt.
+
+The same where a row has FINISHED before its last token: while the router that has it adopts it
+again, its tokens are told under a row number that is over.
 """
 
 from __future__ import annotations
@@ -90,14 +93,17 @@ class Events:
         if index > len(tokens):
             self._board.drop("gap")
             if attempt.gap_due is None:
-                attempt.gap_due = now + self._board.config.dispatch.attach_wait_s
-                self._board.alarm(request, attempt.gap_due)
-                self._recovery.attach(request, epoch)
+                self._ask_for_missing(request, attempt, epoch, now)
         elif tokens[index] != token_id:
             self._board.drop("disagreement")
             self._recovery.retry(request, "disagreement", now)
         elif role != worker_pb2.ROLE_DECODE or index != attempt.first_index:
             self._board.drop("duplicate")
+
+    def _ask_for_missing(self, request: Request, attempt: Attempt, epoch: int, now: float) -> None:
+        attempt.gap_due = now + self._board.config.dispatch.attach_wait_s
+        self._board.alarm(request, attempt.gap_due)
+        self._recovery.attach(request, epoch)
 
     def row(self, epoch: int, event: worker_pb2.RowEvent, now: float) -> None:
         request = self._board.requests.get(event.key.submission_id)
@@ -174,7 +180,11 @@ class Events:
             case K.KIND_REFUSED:
                 self._recovery.refused(request, epoch, event.reason, event.message, now)
             case K.KIND_GONE | K.KIND_FINISHED:
-                if ends_attempt(attempt, role, event):
+                if not ends_attempt(attempt, role, event):
+                    pass
+                elif event.kind == K.KIND_FINISHED and attempt.gap_due is None:
+                    self._ask_for_missing(request, attempt, epoch, now)
+                else:
                     self._recovery.retry(request, "row_gone", now)
             case _:
                 self._board.drop("unknown_event")

@@ -336,3 +336,18 @@ def test_colocated_row_that_is_gone_ends_its_attempt_whoever_it_was_decoded_by()
         assert counters(router)["resumes.row_gone"] == 1
 
     scenario(0.1, fault, ("b0", "b1"), check=check)
+
+
+def test_row_that_has_finished_too_early_is_asked_for_the_rest_once_and_tried_again() -> None:
+    def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
+        worker = cluster.workers[d]
+        (row,) = worker.rows.values()
+        worker._end(row, worker_pb2.RowEvent.KIND_FINISHED, worker_pb2.ROLE_DECODE)
+        worker.commands.clear()
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.row_gone"] == 1
+        commands = [c.WhichOneof("command") for w in cluster.everyone for c in w.commands]
+        assert commands.count("attach") == 1
+
+    scenario(0.1, fault, check=check)

@@ -16,10 +16,11 @@ from twolane.router.router import Router
 from twolane.router.store import Found, LocalStore, Placement
 from twolane.router.testing.client import ask, message, resume
 from twolane.router.testing.cluster import ScriptedCluster
+from twolane.router.testing.rows import expected_answer
 from twolane.router.text.codec import TextCodec
 from twolane.security.keys import TenantLimits
 from twolane.testing.virtual_time import virtual_time_runner
-from twolane.v1 import inference_pb2
+from twolane.v1 import inference_pb2, worker_pb2
 
 TEXT = "naïve café, 日本語のテキスト, Ελληνικά, 🙂🙃: once upon a time there was a fox. "
 
@@ -304,3 +305,31 @@ def test_tenant_pays_its_next_router_for_what_comes_after_the_takeover() -> None
         assert left["requests"] == 1.0
 
     play(script, more={"limits_of": lambda tenant: quota}, step_s=0.02)
+
+
+def test_answer_that_ends_while_its_own_router_takes_it_over_is_not_begun_again() -> None:
+    """Its last tokens are told under a row number that is over, and its end is told before them."""
+
+    async def script(stage: Stage) -> None:
+        worker = stage.cluster.workers["d0"]
+        attach_row = worker._on_attach
+
+        def end_and_attach(attach: worker_pb2.Attach) -> None:
+            for row in list(worker.rows.values()):
+                while row.phase == "decode":
+                    worker._step(row)
+            attach_row(attach)
+
+        await asyncio.sleep(2.5)  # until then workers may be missing, and are waited for
+        answer = stage.router.generate(message([1, 2], max_tokens=20))
+        part = Part(await anext(answer), [])
+        while len(part.tokens) < 5:
+            hear(part, await anext(answer))
+        worker._on_attach = end_and_attach  # type: ignore[method-assign]
+        await rest(stage.router, part)
+        assert part.tokens == expected_answer([1, 2], 20)
+        counters = stage.router.status().counters
+        assert not [name for name in counters if name.startswith("resumes")]
+        await answer.aclose()
+
+    play(script)

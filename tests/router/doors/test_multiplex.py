@@ -14,6 +14,7 @@ from google.rpc import status_pb2
 
 from tests.own_time import own_time
 from tests.router.freed import until_free
+from tests.until import WITHIN_S
 from twolane.router.config import GrpcDoorConfig, ReadersConfig, RouterConfig, ServerConfig
 from twolane.router.doors import multiplex
 from twolane.router.doors.answer_message import AnswerMessage
@@ -87,7 +88,7 @@ class Asking:
         return True
 
     async def read_until_over(self, *answers: int) -> None:
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while not self.lasts.keys() | self.statuses.keys() >= set(answers):
                 assert await self.read()
 
@@ -201,7 +202,7 @@ async def test_an_answer_that_is_not_read_stops_at_its_window_and_the_others_go_
         await stream.start(2, message([2], max_tokens=1800))
         await stream.read_until_over(2)
         assert stream.tokens[2] == expected_answer([2], 1800)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while len(stream.tokens[1]) < WINDOW_TOKENS:  # its row may be behind the other's
                 assert await stream.read()
         await stream.start(3, message([3], max_tokens=1800))
@@ -218,11 +219,11 @@ async def test_an_answer_that_is_not_read_for_long_ends_and_says_why_when_it_is(
     async with asking(config=config, **QUICK) as (stream, server, cluster):
         stream.unread = {1}
         await stream.start(1, LONG)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while len(stream.tokens[1]) < WINDOW_TOKENS:
                 assert await stream.read()
         await until_free(server, cluster)
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while not server.router._deliveries.readers._cut:
                 await asyncio.sleep(0.01)
         await stream.say(reads=[inference_pb2.AnswerRead(answer=1, n_tokens=WINDOW_TOKENS)])
@@ -239,7 +240,7 @@ async def test_a_client_that_reads_nothing_at_all_holds_no_worker() -> None:
     ):
         for n in range(1, 4):
             await stream.start(n, message([n], max_tokens=1900, top_logprobs=20))
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             while server.router.status().counters["cancelled"] < 3:
                 await asyncio.sleep(0.01)
         await until_free(server, cluster)

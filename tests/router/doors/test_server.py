@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from tests.router.freed import until_free
+from tests.until import until
 from twolane.router.config import AdmissionConfig, LimitsConfig, RouterConfig, ServerConfig
 from twolane.router.testing.client import message
 from twolane.router.testing.rows import expected_answer
@@ -290,7 +291,6 @@ async def test_metrics_endpoint_tells_pages_requests_and_durations() -> None:
     ):
         await collect(channel, message([1, 2], max_tokens=6))
         url = f"http://127.0.0.1:{server.metrics_port}/metrics"
-        raw = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read())
         expected = {
             'twolane_router_worker_pages{pool="",state="free",worker="d0"} 256.0',
             "twolane_router_finished_total 1.0",
@@ -298,7 +298,12 @@ async def test_metrics_endpoint_tells_pages_requests_and_durations() -> None:
             'twolane_router_gap_seconds_count{model="fake"} 5.0',
             'twolane_router_queue_seconds_count{model="fake"} 1.0',
         }
-        assert not expected - set(raw.decode().splitlines())
+
+        def has_all() -> bool:  # workers report their pages once a second
+            with urllib.request.urlopen(url) as response:
+                return not expected - set(response.read().decode().splitlines())
+
+        await until(has_all, "the figures are those after the request", is_slow=True)
 
 
 async def test_models_are_listed_once_there_are_workers_of_both_roles() -> None:

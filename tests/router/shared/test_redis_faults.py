@@ -14,7 +14,7 @@ import pytest
 
 from tests import until as waits
 from tests.pki import Pki
-from tests.redis_servers import RedisServer, redis_server, tls_server, watched
+from tests.redis_servers import TAKEOVER_S, RedisServer, redis_server, tls_server, watched
 from tests.router.shared.conftest import MakeStore
 from twolane.attempt_number import first_attempt
 from twolane.router.requests.request import Label
@@ -127,7 +127,8 @@ async def test_a_flushed_server_knows_again_what_is_owned(
         a.place("x", ROW)
         await until(lambda: server.keys("*r:x"), "it is written")
         server.command("FLUSHALL")
-        await until(lambda: server.keys("*r:x") and server.keys("*live*"), "it is written again")
+        for key in ("*r:x", "*live*", "*router:a.7"):
+            await until(partial(server.keys, key), f"{key} is written again")
         assert await admit(b, "x/2", limits) == Held("x", "a.7")
         assert await admit(b, "y", limits) == Short("concurrent", 1.0, 0.0)
         await until(lambda: [its.router_id for its in b.routers()] == ["a"], "it says so again")
@@ -163,7 +164,7 @@ async def test_after_a_failover_the_store_is_the_new_master(
         pair.master.kill()
         await until(lambda: not is_up(a), "a notices")
         assert await admit(a, "y/1") is ADMITTED, "meanwhile"
-        await until(lambda: is_up(a) and is_up(b), "the replica has taken over")
+        await until(lambda: is_up(a) and is_up(b), "the replica has taken over", TAKEOVER_S)
         await until(lambda: len(pair.replica.keys("*claim*")) == 2, "it knows all")
         async with asyncio.timeout(30):  # b may not have noticed yet that its master is gone
             while await admit(b, "x/2") != Held("x/1", "a.7"):

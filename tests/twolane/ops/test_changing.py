@@ -94,6 +94,31 @@ def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
     assert looks == []
 
 
+def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = cluster_pb2.HostStatus
+    looks = [
+        None,  # a router that has just started
+        host(name="node-c", state="up"),  # told before the act
+        host(name="node-c", state="up", cordoned=True, workers=["decode-1", "prefill-1"]),
+        host(name="node-c", state="silent", cordoned=True, workers=["decode-1"]),
+        host(name="node-c", state="up", cordoned=True),
+    ]
+    monkeypatch.setattr("twolane.cli.ops.hosts._status", lambda *_: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.hosts._POLL_S", 0.0)
+    done = run(door, "drain-node node-c --yes")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "node-c: no controller has told this router of it",
+        "node-c: it is not cordoned",
+        "node-c: still there: decode-1, prefill-1",
+        "node-c: it is silent: decode-1 may still run there",
+    ]
+    assert done.stdout.endswith("node-c is safe: no worker is left there\n")
+    assert looks == []
+
+
 @pytest.mark.parametrize("size", ["decode", "decode=", "=3", "decode=-1", "decode=many"])
 def test_a_size_that_is_none_is_named(size: str, door: Door) -> None:
     done = run(door, f"scale {size} --yes")

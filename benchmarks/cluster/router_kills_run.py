@@ -34,7 +34,7 @@ KINDS: list[tuple[dict[str, Any], int]] = [
 ]
 N_TOKENS, STEP_S = 80, 0.04
 # After the last answer. A worker keeps a row whose router is gone for 10 s, with its pages, for the
-# router that takes it over; rows that nobody asks for any more go then.
+# router that takes it over; a row that no client asks for any more ends then.
 PAGES_FREE_S = 12.0
 
 

@@ -57,7 +57,7 @@ async def check_revision(spec: ProcessSpec, link: HostLink) -> None:
             f"began: {fit.fingerprint[:SHOWN]}, not {spec.fingerprint[:SHOWN]}"
         )
     if why_not:  # guard: hosts that have come since
-        raise StartError(f"{spec.name} cannot start on {why_not}")
+        raise StartError(f"it cannot start on {why_not}")
 
 
 async def _read(

@@ -185,7 +185,10 @@ def check_not_rolling(desired: Desired) -> None:
     """Raise `RefusedError` while a rollout is under way: the law of its steps wants sizes that
     stay."""
     if desired.rolling is not None:  # guard: rollout
-        raise RefusedError("a rollout is under way: wait for its end, or `twolane rollout undo`")
+        wait = "wait for its end, or"
+        if desired.rolling.holds or desired.rolling.paused:
+            wait = "it waits for you: `twolane rollout resume` or"
+        raise RefusedError(f"a rollout is under way: {wait} `twolane rollout undo`")
 
 
 def outcome(desired: Desired, inventory: Inventory, view: View) -> tuple[Desired, dict[str, int]]:
@@ -263,9 +266,7 @@ def _host_change(before: Desired, after: Desired, host: str) -> tuple[Change, ..
     return () if was == now else (change,)
 
 
-def _no_room(
-    missing: Mapping[str, int], end: Desired, inventory: Inventory, view: View
-) -> str:
+def _no_room(missing: Mapping[str, int], end: Desired, inventory: Inventory, view: View) -> str:
     """The message for a desired state that does not fit. Seats that are free and cannot be taken
     are not left unsaid."""
     needs = [

@@ -31,11 +31,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is known of one worker. Of its drain as it reports it itself: `ticket` is the number of
-    that drain, 0 before there is a ticket."""
+    """What is known of one worker. `failed`, of one that starts: why it did not the last time, or
+    has died. Of its drain as it reports it itself: `ticket` is the number of that drain, 0 before
+    there is a ticket."""
 
     phase: Phase = Phase.ABSENT
     epoch: int = 0
+    failed: str = ""
     rows: int = 0
     is_heard: bool = False  # by a router: what follows is news
     draining: bool = False

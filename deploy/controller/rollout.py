@@ -17,6 +17,7 @@ takes over goes on, and an undo is the same way back: only the goal is another.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
@@ -25,6 +26,8 @@ from twolane.deploy.controller.desired import Desired, Removal, Rollout, Seat
 from twolane.deploy.controller.reconcile import Phase, Seen, View, next_desired, roles_of
 from twolane.deploy.controller.seats import Inventory, number_of
 from twolane.deploy.spec.settings import DECODE, PREFILL
+
+_SHOWN = 160  # characters of an error
 
 
 class State(StrEnum):
@@ -263,9 +266,13 @@ def _cost(seat: Seat, view: View) -> tuple[bool, int, int]:
 
 def _waits(desired: Desired, view: View, name: str) -> str:
     """What that worker is waited for."""
-    now, rows = doing(desired, view, name), view.of(name).rows
-    its = f", {rows} request{'s' * (rows != 1)} left" if now == "drains" else ""
-    return f"{name} {now}{its}"
+    now, seen = doing(desired, view, name), view.of(name)
+    if now == "drains":
+        return f"{name} drains, {seen.rows} request{'s' * (seen.rows != 1)} left"
+    if seen.failed:
+        why, _, _ = seen.failed.strip().partition("\n")
+        return f"{name} {now} again ({textwrap.shorten(why, _SHOWN, placeholder=' …')})"
+    return f"{name} {now}"
 
 
 def doing(desired: Desired, view: View, name: str) -> str:

@@ -71,8 +71,9 @@ def without_fit(
     if not 0 <= asked.canary_share < 1:
         raise RefusedError(f"a canary has a share between 0 and 1, not {asked.canary_share:g}")
     if desired.removals or desired.undrain:
-        leaving = ", ".join(removal.name for removal in desired.removals) or "somebody"
-        raise RefusedError(f"wait until workers that are to go are gone: {leaving}")
+        waits = [f"{removal.name} is gone" for removal in desired.removals]
+        waits += [f"{name} takes work again" for name in desired.undrain]
+        raise RefusedError(f"workers are still being changed: wait until {', '.join(waits)}")
     alone = [pool.name for pool in inventory.pools if len(desired.staying(pool.name)) == 1]
     extra = tuple(alone[: max(0, asked.extra_workers)])
     its = Rollout(before=desired.model_dir, after=after, canary=asked.canary_share, extra=extra)

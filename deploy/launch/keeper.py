@@ -28,7 +28,8 @@ class KeeperConfig:
 class Keeper:
     """`running` has the processes that serve, by name. `is_wanted` says whether a process that has
     died is to be started again; `proven_dead` is called with each epoch that has ended. `counters`
-    has `failed_starts` and `deaths` of workers, by pool."""
+    has `failed_starts` and `deaths` of workers, by pool; `failed` has why the last incarnation of
+    one that is being started has died or did not start."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Keeper:
         self.specs: dict[str, ProcessSpec] = {}
         self.ends: dict[str, tuple[int, str]] = {}  # of those that were to end: the epoch, and how
         self.counters: Counter[str] = Counter()
+        self.failed: dict[str, str] = {}
 
     def handles(self) -> list[Handle]:
         return list(self.running.values())
@@ -66,6 +68,7 @@ class Keeper:
         finally:
             loading.cancel()
         self.running[handle.name] = handle
+        self.failed.pop(handle.name, None)
         self.specs[handle.name] = spec
         self._tell(
             Event(
@@ -93,6 +96,7 @@ class Keeper:
         """Watch one process, and restart it whenever it dies. Start it first if it does not run.
         Returns when it has ended and is not wanted."""
         policy = RestartPolicy(self._config.restart)
+        self.failed.pop(spec.name, None)
         handle = self.running.get(spec.name) or await self._try_start(spec)
         while True:
             if handle is None:
@@ -110,6 +114,7 @@ class Keeper:
             del self.running[handle.name]
             self._count("deaths", spec)
             self._proven_dead(handle.epoch)
+            self.failed[handle.name] = why
             self._tell(Event(kind=Kind.DIED, name=handle.name, epoch=handle.epoch, text=why))
             spec = _at_the_same_ports(self.specs[handle.name], handle)
             handle = None
@@ -140,6 +145,7 @@ class Keeper:
         except StartError as error:
             self._count("failed_starts", spec)
             self._proven_dead(spec.epoch)
+            self.failed[spec.name] = str(error)
             event = Event(kind=Kind.DIED, name=spec.name, epoch=spec.epoch, text=str(error))
             self._tell(event)
             return None

@@ -285,7 +285,8 @@ class Pools:
         handle = self._actuators.keeper.running.get(seat.name)
         if handle is None:
             if seat.name in self._kept:
-                return Seen(phase=Phase.STARTING)
+                failed = self._actuators.keeper.failed.get(seat.name, "")
+                return Seen(phase=Phase.STARTING, failed=failed)
             is_left = (hosts := self._actuators.hosts) is not None and seat.name in hosts.running()
             return Seen(phase=Phase.LEFT if is_left else Phase.ABSENT)
         member = self._members.get(handle.epoch)

@@ -60,9 +60,9 @@ async def test_a_host_is_asked_again_before_a_worker_of_the_revision_starts_ther
             its = replace(spec("b"), model=model, revision_of=str(MODEL.model_dir))
             return replace(its, fingerprint=fingerprint)
 
-        with pytest.raises(StartError, match="w cannot start on b: there is no directory /nowhere"):
+        with pytest.raises(StartError, match="cannot start on b: there is no directory /nowhere"):
             await launcher.start(of("/nowhere"))
-        with pytest.raises(StartError, match="w cannot start on b: it has other files in"):
+        with pytest.raises(StartError, match="it cannot start on b: it has other files in"):
             await launcher.start(of(other))
         assert launcher.running() == set()
         handle = await launcher.start(of(new))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from tests.deploy.controller.inventories import inventory
 from tests.deploy.controller.test_reconcile import Facts
 from twolane.deploy.controller.acts import Decided
 from twolane.deploy.controller.desired import Desired
@@ -105,3 +106,8 @@ def revisions(desired: Desired) -> str:
                 marks += ("N" if seat.model_dir == NEW else "o") if is_there else "."
         found.append(f"{pool} {marks}")
     return " ".join(found)
+
+
+def cluster(prefill: int = 2, decode: int = 2, seats: int = 0) -> Rolling:
+    rooms = inventory(prefill=prefill, decode=decode, a=seats or prefill + decode)
+    return up(Rolling(rooms, Desired()))

@@ -9,19 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests.deploy.controller.inventories import inventory, seated
-from tests.deploy.controller.rollouts import NEW, OLD, STEP, Rolling, revisions, up
+from tests.deploy.controller.rollouts import NEW, OLD, STEP, Rolling, cluster, revisions, up
 from twolane.deploy.controller.acts import cordon, drain_host, flip, kill, scale
 from twolane.deploy.controller.desired import Desired
-from twolane.deploy.controller.reconcile import Phase
 from twolane.deploy.controller.rollout_acts import rollout_status
 from twolane.deploy.errors import RefusedError
-from twolane.deploy.spec.revision import Fit
 from twolane.deploy.spec.spec_json import from_json, to_json
-
-
-def cluster(prefill: int = 2, decode: int = 2, seats: int = 0) -> Rolling:
-    rooms = inventory(prefill=prefill, decode=decode, a=seats or prefill + decode)
-    return up(Rolling(rooms, Desired()))
 
 
 def until_over(facts: Rolling, seed: int = 0, rounds: int = 600) -> list[str]:
@@ -308,6 +301,10 @@ def test_sizes_stay_while_it_is_under_way() -> None:
         with pytest.raises(RefusedError, match="a rollout is under way"):
             act()
     assert facts.begin().changes == (), "the same one again"
+    facts.step(STEP.STEP_PAUSE)
+    with pytest.raises(RefusedError, match="it waits for you: `twolane rollout resume` or"):
+        scale(facts.saved, rooms, view, {"decode": 1})
+    facts.step(STEP.STEP_RESUME)
     until_over(facts)
     scale(facts.saved, rooms, facts.view(), {"decode": 1})
     assert facts.begin().changes == (), "no change"
@@ -349,47 +346,3 @@ def test_next_controller_finds_it_as_it_was_saved() -> None:
     facts.look(random.Random(0))
     assert facts.saved.removals
     assert from_json(Desired, to_json(facts.saved)) == facts.saved
-
-
-def test_acts_that_make_no_sense_are_refused() -> None:
-    facts = Rolling(inventory(prefill=2, decode=2), seated("prefill-0"))
-    with pytest.raises(RefusedError, match="no rollout is under way"):
-        facts.step(STEP.STEP_UNDO)
-    with pytest.raises(RefusedError, match="between 0 and 1"):
-        cluster().begin(canary=1.5)
-    facts = cluster()
-    facts.begin()
-    facts.step(STEP.STEP_UNDO)
-    with pytest.raises(RefusedError, match="which is not paused"):
-        facts.step(STEP.STEP_PAUSE)
-    with pytest.raises(RefusedError, match="paused, resumed or undone"):
-        facts.step(STEP.STEP_UNSPECIFIED)
-
-
-def test_plans_say_what_each_worker_does_and_with_which_revision() -> None:
-    facts = cluster()
-    said = {(its.subject, its.after) for its in facts.begin().changes}
-    assert ("prefill-0", "drain, stop, restart with the new revision") in said
-    chance = random.Random(0)
-    while revisions(facts.saved) != "prefill oN decode oN":
-        facts.look(chance)
-        facts.happen(chance)
-    facts.workers["decode-1"] = replace(facts.workers["decode-1"], phase=Phase.STARTING)
-    undone = {(its.subject, its.after) for its in facts.step(STEP.STEP_UNDO).changes}
-    assert undone >= {
-        ("prefill-1", "drain, stop, restart with the former revision"),
-        ("decode-1", "start cancelled; restarts with the former revision"),
-    }
-    alone = cluster(1, 1, seats=4)
-    said = {(its.subject, its.after) for its in alone.begin(extra=2).changes}
-    assert ("decode-0", "stops once its replacement serves") in said
-
-
-def test_plan_names_what_was_not_checked() -> None:
-    facts = cluster()
-    facts.fit = Fit(unchecked="whether each host has /models/new")
-    assert facts.begin().changes[-1].subject == "not checked"
-    facts = cluster()
-    facts.fit = Fit(why_not="there is no directory /models/new")
-    with pytest.raises(RefusedError, match="there is no directory"):
-        facts.begin()

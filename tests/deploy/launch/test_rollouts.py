@@ -20,8 +20,11 @@ from tests.deploy.launch.controlled import (
     changes,
     play,
 )
+from twolane.deploy.errors import StartError
 from twolane.deploy.launch.supervisor import Supervisor
+from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.revision import Fit
+from twolane.deploy.spec.specs import WorkerSpec
 from twolane.v1 import acts_pb2
 
 NEW = "/models/new"
@@ -110,6 +113,31 @@ def test_a_host_that_gets_a_worker_while_the_others_are_asked_lets_no_rollout_be
         assert "not all of its hosts were asked: try again" in result.error
         assert controller.pools.rollout() is None
         assert changes(await controller.do(start_rollout=asked)), "b is asked now"
+
+    play(story)
+
+
+def test_status_says_why_a_worker_does_not_start() -> None:
+    async def story(world: World, controller: Controller) -> None:
+        await two_of_each(controller)
+        start = world.start
+
+        async def on_b_alone(spec: WorkerSpec) -> Handle:
+            if spec.host_name == "a" and str(spec.model.model_dir) == NEW:
+                raise StartError(f"it cannot start on a: there is no directory {NEW}")
+            return await start(spec)
+
+        world.start = on_b_alone  # type: ignore[method-assign]
+        await begin(controller)
+        await asyncio.sleep(LONG_S)
+        its = controller.pools.rollout()
+        assert its is not None
+        assert " starts again (it cannot start on a: there is no directory /m" in its.waits_for
+        world.start = start  # type: ignore[method-assign]
+        await watch(world, 2 * LONG_S)
+        its = controller.pools.rollout()
+        assert its is not None
+        assert its.state == "done"
 
     play(story)
 

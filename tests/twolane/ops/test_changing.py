@@ -13,6 +13,7 @@ from tests.twolane.conftest import Door
 from tests.twolane.ops.scripted_admin import ScriptedAdmin
 from twolane.cli.app import app
 from twolane.config import CONTROLLER_SOCKET_NAME
+from twolane.v1 import cluster_pb2
 
 
 def run(door: Door, line: str, typed: str | None = None) -> Result:
@@ -68,6 +69,54 @@ def test_sizes_that_changed_meanwhile_exit_with_2(door: Door) -> None:
     done = run(door, "scale decode=3 --yes --expect-revision 5")
     assert done.exit_code == 2
     assert "sizes are at revision 7, not 5" in done.output
+
+
+def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = cluster_pb2.PoolStatus
+    looks = [
+        [],  # a router that has just started
+        [pool(pool="decode", workers=2, alive=2)],  # told before the act
+        [pool(pool="decode", workers=3, alive=2, starting=1)],
+        [pool(pool="decode", workers=3, alive=2, starting=1)],
+        [pool(pool="decode", workers=3, alive=3)],
+    ]
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
+    done = run(door, "scale decode=3 --yes --wait")
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.stderr.splitlines() if line.startswith("waiting")] == [
+        "waiting: decode: no controller has told this router of it",
+        "waiting: decode: is to have 2, not 3",
+        "waiting: decode: 2 of 3 alive, 1 starting",
+    ]
+    assert looks == []
+
+
+def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = cluster_pb2.HostStatus
+    looks = [
+        None,  # a router that has just started
+        host(name="node-c", state="up"),  # told before the act
+        host(name="node-c", state="up", cordoned=True, workers=["decode-1", "prefill-1"]),
+        host(name="node-c", state="silent", cordoned=True, workers=["decode-1"]),
+        host(name="node-c", state="up", cordoned=True),
+    ]
+    monkeypatch.setattr("twolane.cli.ops.hosts._status", lambda *_: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.hosts._POLL_S", 0.0)
+    done = run(door, "drain-node node-c --yes")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines() == [
+        "node-c: no controller has told this router of it",
+        "node-c: it is not cordoned",
+        "node-c: still there: decode-1, prefill-1",
+        "node-c: it is silent: decode-1 may still run there",
+    ]
+    assert done.stdout.endswith("node-c is safe: no worker is left there\n")
+    assert looks == []
 
 
 @pytest.mark.parametrize("size", ["decode", "decode=", "=3", "decode=-1", "decode=many"])

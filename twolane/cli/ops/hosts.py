@@ -13,6 +13,7 @@ from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
 from twolane.v1 import acts_pb2, cluster_pb2
 
+_SILENT = "silent"  # a value of HostStatus.state
 _POLL_S = 0.2
 host_argument = click.argument("host", metavar="HOST")
 
@@ -87,15 +88,30 @@ def drain_node(
 
 
 def _wait(admin: AdminClient, host: str, timeout_s: float) -> None:
-    """Raises `NotProvenError` if it takes longer."""
-    end = time.monotonic() + timeout_s
-    asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
-    while True:
-        hosts = {its.name: its for its in admin.call("GetClusterStatus", asked).hosts}
-        its = hosts.get(host)
-        if its is not None and its.cordoned and not its.workers:
-            return
+    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer."""
+    end, told = time.monotonic() + timeout_s, ""
+    while text := _left(_status(admin, host)):
+        if text != told:
+            click.echo(f"{host}: {text}", err=True)
+        told = text
         if time.monotonic() > end:
-            left = "nobody has told of it" if its is None else f"{', '.join(its.workers)} drain"
-            raise NotProvenError(f"{host} is not safe after {timeout_s:g} s: {left}")
+            raise NotProvenError(f"{host} is not safe after {timeout_s:g} s: {text}")
         time.sleep(_POLL_S)
+
+
+def _status(admin: AdminClient, host: str) -> cluster_pb2.HostStatus | None:
+    asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
+    found: cluster_pb2.GetClusterStatusResponse = admin.call("GetClusterStatus", asked)
+    return next((its for its in found.hosts if its.name == host), None)
+
+
+def _left(its: cluster_pb2.HostStatus | None) -> str:
+    """Why the host may not be switched off yet; empty: it may."""
+    if its is None:
+        return "no controller has told this router of it"
+    if not its.cordoned:
+        return "it is not cordoned"
+    names = ", ".join(its.workers)
+    if its.workers and its.state == _SILENT:
+        return f"it is silent: {names} may still run there"
+    return names and f"still there: {names}"

@@ -65,7 +65,7 @@ def scale(
     with operator(endpoint) as admin:
         change(admin, "ScalePools", request, yes=yes, as_json=as_json, nothing="no change")
         if wait and not dry_run:
-            _wait(admin, [its.pool for its in request.pools], timeout_s)
+            _wait(admin, request.pools, timeout_s)
 
 
 def _pairs(sizes: Sequence[str]) -> Sequence[str]:
@@ -83,23 +83,37 @@ def _size(text: str) -> acts_pb2.PoolSize:
     return acts_pb2.PoolSize(pool=pool, workers=int(n))
 
 
-def _wait(admin: AdminClient, pools: Sequence[str], timeout_s: float) -> None:
-    """Raises `NotProvenError` if it takes longer."""
-    end = time.monotonic() + timeout_s
-    while left := [line for pool in _pools(admin, pools) if (line := _left(pool))]:
+def _wait(admin: AdminClient, sizes: Sequence[acts_pb2.PoolSize], timeout_s: float) -> None:
+    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer."""
+    end, told = time.monotonic() + timeout_s, ""
+    while text := _left(_pools(admin), sizes):
+        if text != told:
+            click.echo(f"waiting: {text}", err=True)
+        told = text
         if time.monotonic() > end:
-            raise NotProvenError(f"not so after {timeout_s:g} s: {'; '.join(left)}")
+            why = "`twolane events` says what has happened"
+            raise NotProvenError(f"not so after {timeout_s:g} s: {text}; {why}")
         time.sleep(_POLL_S)
 
 
-def _pools(admin: AdminClient, names: Sequence[str]) -> list[cluster_pb2.PoolStatus]:
+def _pools(admin: AdminClient) -> Sequence[cluster_pb2.PoolStatus]:
     asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
-    return [its for its in admin.call("GetClusterStatus", asked).pools if its.pool in names]
+    found: cluster_pb2.GetClusterStatusResponse = admin.call("GetClusterStatus", asked)
+    return found.pools
 
 
-def _left(pool: cluster_pb2.PoolStatus) -> str:
-    """decode: 2 of 3 alive, 1 drains; empty: it is as it is to be."""
-    if pool.alive == pool.workers and not (pool.starting or pool.draining):
-        return ""
-    drains = f", {pool.draining} drain" if pool.draining else ""
-    return f"{pool.pool}: {pool.alive} of {pool.workers} alive{drains}"
+def _left(pools: Sequence[cluster_pb2.PoolStatus], sizes: Sequence[acts_pb2.PoolSize]) -> str:
+    """decode: 2 of 3 alive, 1 starting, 1 draining; empty: all are as they are to be."""
+    found = {its.pool: its for its in pools}
+    left = []
+    for size in sizes:
+        its = found.get(size.pool)
+        if its is None:
+            left.append(f"{size.pool}: no controller has told this router of it")
+        elif not size.auto and its.workers != size.workers:
+            left.append(f"{size.pool}: is to have {its.workers}, not {size.workers}")
+        elif its.alive != its.workers or its.starting or its.draining:
+            counts = ((its.starting, "starting"), (its.draining, "draining"))
+            words = [f"{its.alive} of {its.workers} alive", *(f"{n} {w}" for n, w in counts if n)]
+            left.append(f"{size.pool}: {', '.join(words)}")
+    return "; ".join(left)

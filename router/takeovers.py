@@ -49,6 +49,16 @@ class _Asked(Generic[AnswerT]):
         is_time = asyncio.get_running_loop().time() >= self.not_before
         return is_time and set(self.whom()) <= self.answers.keys()
 
+    async def completed(self, until: float) -> None:
+        """Wait until it is complete, or that time."""
+        try:
+            async with asyncio.timeout_at(until):
+                while not self.is_complete():
+                    self.news.clear()
+                    await self.news.wait()
+        except TimeoutError:
+            pass  # the answers received so far are used
+
 
 class Takeovers:
     """The takeovers of one router. `send` does nothing if no session to the epoch is open."""
@@ -192,20 +202,12 @@ class Takeovers:
         return asked.answers
 
     async def _wait(self, asked: _Asked[AnswerT], until: float) -> None:
-        """Until all have answered, or that time; after a pause of this router, for the whole wait
-        again, as what they said meanwhile is still to be read."""
-        loop, wait_s = asyncio.get_running_loop(), self._config.dispatch.find_wait_s
-        while True:
-            try:
-                async with asyncio.timeout_at(until):
-                    while not asked.is_complete():
-                        asked.news.clear()
-                        await asked.news.wait()
-                return
-            except TimeoutError:
-                if loop.time() - until <= wait_s / 2:
-                    return
-            until = loop.time() + wait_s
+        """Until all have answered, or that time. After a pause of this router once more, as what
+        they said meanwhile is still to be read."""
+        now, wait_s = asyncio.get_running_loop().time, self._config.dispatch.find_wait_s
+        await asked.completed(until)
+        if now() - until > wait_s / 2:
+            await asked.completed(now() + wait_s)
 
     # Sessions
 

@@ -27,6 +27,12 @@ GREEDY = SamplingParams(temperature=0.0, top_logprobs=2)
 PROMPT = [(37 * i) % 250 + 3 for i in range(40)]
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A death is heard of late on a machine that stalls: what follows from it waits for longer."""
+    monkeypatch.setattr(group_module, "_CAUSE_S", 60 * group_module._CAUSE_S)
+
+
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 2), ("qwen2", 4)])
 def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
     family: str, ranks: int, model_dir: ModelDir, answer: Callable[..., list[SampledToken]]

@@ -60,7 +60,8 @@ async def test_idle_connections_of_any_number_shut_nobody_out() -> None:
 
 
 async def test_an_idle_connection_is_closed_in_time_after_its_answer() -> None:
-    async with http_cluster(server_config=place(keep_alive_s=0.2)) as (_, server, _):
+    waits = place(keep_alive_s=0.2, head_timeout_s=600.0, body_timeout_s=600.0)
+    async with http_cluster(server_config=waits) as (_, server, _):
         raw = await connect(server, GET + GET)
         for _ in range(2):
             assert (await raw.answer())[0] == 200

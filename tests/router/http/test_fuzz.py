@@ -16,7 +16,6 @@ from tests.router.http.asking import PATH, http_cluster
 from tests.router.http.raw import connect, request
 from twolane.router.config import HttpConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
-from twolane.router.members import own_pause
 
 FIELDS: dict[str, Any] = {
     "prompt": [1, 2], "max_tokens": 2, "temperature": 0.5, "seed": 7, "stop_token_ids": [3],
@@ -71,6 +70,10 @@ async def outcome(server: RouterServer, raw_bytes: bytes, rng: random.Random) ->
         raw.close()
 
 
+def of_workers(record: logging.LogRecord) -> bool:
+    return record.name.startswith("twolane.router.members.")
+
+
 async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
     rng, outcomes = random.Random(11), Counter[str]()
     async with http_cluster(server_config=PLACE) as (client, server, cluster):
@@ -82,10 +85,9 @@ async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
         assert outcomes["400"] > n_requests / 4, outcomes
         assert (await client.post(PATH, json={"prompt": [1], "max_tokens": 1})).status_code == 200
         await until_free(server, cluster, within_s=10.0)
-        # at the end of the cluster its workers leave, and that is logged
         bad = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        told = [record.getMessage() for record in bad if record.name != own_pause.log.name]
-        assert told == []  # a machine may stall, and that is logged too
+        # a machine may stall, of which the router logs what its sessions with workers make of it
+        assert [record.getMessage() for record in bad if not of_workers(record)] == []
 
 
 async def test_hundreds_of_changed_requests_are_answered_or_closed(

@@ -88,6 +88,10 @@ class FaultyCluster:
         figures = self._figures("decode-0")
         return figures["twolane_rows", "waiting"] > figures["twolane_decode_queue", ""]
 
+    def has_quarantined(self) -> bool:
+        """Whether the decode worker keeps pages to which a sender may still write."""
+        return self._figures("decode-0")["twolane_pages", "quarantined"] > 0
+
     def is_full(self) -> bool:
         """Whether the decode worker has as many rows as it may have."""
         return self._figures("decode-0")["twolane_rows", "running"] == ROWS

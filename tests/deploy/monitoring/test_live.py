@@ -4,7 +4,6 @@ fault."""
 from __future__ import annotations
 
 import re
-import time
 import urllib.error
 from functools import partial
 from pathlib import Path
@@ -24,7 +23,6 @@ from tests.until import wait_until
 from twolane.deploy.monitoring.dashboard import ROWS
 
 WITHIN_S = 90.0
-SOME_SCRAPES_S = 4.0
 MANY = (SHORT, SHORT, SHORT, WRONG)
 QUERIES = {
     f"{panel.title}: {query.legend}": query.expression
@@ -106,10 +104,14 @@ def stops_while_it_sends(cluster: FaultyCluster, alarms: Alarms) -> bool:
     until(cluster.is_receiving, "a prompt's pages come")
     with cluster.frozen(cluster.its.pid("prefill-0")):
         alarms.until_fired("TwolaneProcessDown", "TwolaneWorkerSuspect")
-        end = time.monotonic() + SOME_SCRAPES_S
-        while time.monotonic() < end and not alarms.have_fired("TwolanePagesInQuarantine"):
-            time.sleep(0.2)
-        return alarms.have_fired("TwolanePagesInQuarantine")
+        until(
+            lambda: cluster.has_quarantined() or not cluster.is_receiving(),
+            "nobody waits for those pages any more",
+        )
+        if not cluster.has_quarantined():
+            return False
+        alarms.until_fired("TwolanePagesInQuarantine")
+        return True
 
 
 def every_panel_has_data(scraper: Prometheus) -> None:

@@ -31,6 +31,7 @@ class Reports:
         self._kv_tokens = kv_tokens
         self._last: dict[str, dict[str, float]] = {}
         self._totals: dict[str, float] = dict.fromkeys((*_COUNTED, "written"), 0.0)
+        self._to_compute = 0.0  # prompt tokens that arrived and were not cached; never falls
         self._has_looked = False
         self._recent: deque[tuple[float, float, float]] = deque()  # (time, answers, held)
         self.signals = Signals()
@@ -51,6 +52,10 @@ class Reports:
             grown = self._grown(f"router {name}", {key: getattr(its, key) for key in _COUNTED})
             for key in _COUNTED:
                 self._totals[key] += grown[key]
+        # What is cached is known when a prompt gets a worker, maybe long after it arrived. It is
+        # taken off the prompts that come afterwards: a rate of arrivals is never negative.
+        arrived = self._totals["prompt_tokens"] - self._totals["cached_tokens"]
+        self._to_compute = max(self._to_compute, arrived)
         alive = [its for its in workers if its.state in _SERVES]
         for worker in alive:
             self._learn(worker, on_prefill, on_decode)
@@ -102,7 +107,7 @@ class Reports:
         free = [its for its in traffic.values() if not its.decode_is_full]
         totals = self._totals
         return Signals(
-            prompt_tokens=int(max(0.0, totals["prompt_tokens"] - totals["cached_tokens"])),
+            prompt_tokens=int(self._to_compute),
             requests=int(totals["requests"]),
             output_tokens=int(totals["written"]),
             answers=int(totals["answers"]),

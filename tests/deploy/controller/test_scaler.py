@@ -297,3 +297,15 @@ def test_reports_count_a_router_that_began_anew_from_zero(n: int) -> None:
     town.run(60, prompts=1000, answers=100, per_s=10)
     assert town.sizes == (1, 1)
     assert town.scaler.status(town.now, town.desired).attainment == 1.0
+
+
+def test_prompts_that_turn_out_to_be_cached_are_taken_off_later_ones() -> None:
+    """They wait in the queue while nothing else comes, and their workers have them."""
+    town = Town()
+    town.run(20, prompts=1000, answers=10, per_s=10)
+    before = town.scaler._reports.signals.prompt_tokens
+    town.traffic.cached_tokens += 50_000
+    town.run(2)
+    assert town.scaler._reports.signals.prompt_tokens == before
+    town.run(10, prompts=1000, answers=10, per_s=10)
+    assert town.scaler._reports.signals.prompt_tokens == before + 50_000

@@ -45,13 +45,13 @@ async def fit_on_hosts(
 async def check_revision(spec: ProcessSpec, link: HostLink) -> None:
     """Raises `StartError` if that host cannot load the revision that the worker is to load: it may
     have come since the others were asked, or its files have changed."""
-    if not isinstance(spec, WorkerSpec) or not spec.revision_of:
+    if not isinstance(spec, WorkerSpec) or not spec.fingerprint:
         return
     host, model_dir = link.host.name, str(spec.model.model_dir)
-    model = spec.model.at(spec.revision_of)
-    fit = await fit_on_hosts({host: link}, model, model_dir, loads={host}, others=())
+    # The revision alone: the configured one need not be there any more.
+    fit = await fit_on_hosts({host: link}, spec.model, model_dir, loads={host}, others=())
     why_not = fit.why_not
-    if fit.fingerprint and spec.fingerprint not in ("", fit.fingerprint):  # guard: other files
+    if fit.fingerprint and fit.fingerprint != spec.fingerprint:  # guard: other files
         why_not = (
             f"{host}: it has other files in {model_dir} than the hosts had when the rollout "
             f"began: {fit.fingerprint[:SHOWN]}, not {spec.fingerprint[:SHOWN]}"

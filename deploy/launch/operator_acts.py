@@ -45,11 +45,15 @@ async def fit_of(cluster: ClusterSpec, pools: Pools, hosts: Hosts | None, model_
     model, desired = cluster.model, pools.desired
     if hosts is not None:
         may_load = {room.host for room in pools.inventory.rooms if room.gpus or room.seats}
-        loads = {seat.host for seat in desired.seats}
-        closed = {*desired.cordoned}
-        return await hosts.fit_of(model, model_dir, loads=loads - closed, others=may_load - closed)
+        others = may_load - {*desired.cordoned}
+        return await hosts.fit_of(model, model_dir, loads=_loading(desired), others=others)
     its = await read_in_time(model.model_dir, model_dir, with_weights=model.has_weights)
     return fit_everywhere(model_dir, {"": its})
+
+
+def _loading(desired: Desired) -> set[str]:
+    """The hosts that load a rollout's new revision."""
+    return {seat.host for seat in desired.seats} - {*desired.cordoned}
 
 
 class OperatorActs:
@@ -171,14 +175,14 @@ class OperatorActs:
         """Hosts read their disks only for what nothing else refuses."""
         inventory, desired = self._pools.inventory, self._pools.desired
         is_done = desired.answer(asked.act.request_id) is not None
-        fit, hosts = None, {seat.host for seat in desired.seats}
+        fit, hosts = None, _loading(desired)
         with contextlib.suppress(RefusedError):  # it is refused, and audited, below
             planned = rollout_acts.without_fit(desired, inventory, self._pools.view(), asked)
             if planned.changes and not is_done:
                 fit = await self._fit_of(asked.model_dir)
 
         def decide(desired: Desired, view: View) -> Decided:
-            has_all = hosts >= {seat.host for seat in desired.seats}  # guard: hosts since then
+            has_all = hosts >= _loading(desired)  # guard: hosts since then
             its = fit if has_all else None
             return rollout_acts.start(desired, self._pools.inventory, view, asked, its)
 

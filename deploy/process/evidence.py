@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _OF_ONE_START = frozenset(
     {"epoch", "routers", "state_dir", "admin_socket"}
     | {"port", "worker_port", "metrics_port", "http_port", "admin_port"}
-    | {"revision_of", "fingerprint"}  # looked at before the start alone
+    | {"fingerprint"}  # looked at before the start alone
 )
 
 

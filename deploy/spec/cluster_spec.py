@@ -244,7 +244,6 @@ class ClusterSpec:
             roles=roles or pool.roles,
             flips=pool.flips,
             model=pool.model.at(model_dir) if model_dir else pool.model,
-            revision_of=str(pool.model.model_dir) if model_dir else "",
             fingerprint=fingerprint,
             routers=tuple(routers),
             settings=pool.settings,

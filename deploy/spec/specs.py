@@ -107,8 +107,7 @@ class WorkerSpec:
     It listens at `bind_host`; routers and peers dial `advertise_host` (empty: `bind_host`). Ports
     that are 0 are taken from the range `ports`; empty: any.
 
-    With `revision_of`, its model is another revision of the one in that directory, with files of
-    that `fingerprint`; empty: of any.
+    `fingerprint`: of the model's files, as its host must have them; empty: of any.
 
     `host_name` is the name of its host; empty: the system's hostname. With a `state_dir` it writes
     its evidence there (`twolane.deploy.process.evidence`) and outlives its launcher.
@@ -136,7 +135,6 @@ class WorkerSpec:
     host_name: str = ""
     state_dir: str = ""
     flips: bool = False
-    revision_of: str = ""
     fingerprint: str = ""
 
     @property

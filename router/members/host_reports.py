@@ -52,6 +52,3 @@ def _news(host: cluster_pb2.HostStatus, before: cluster_pb2.HostStatus) -> Itera
         yield HostEvent(f"host.{host.state}", name, text)
     if gone := ", ".join(sorted({*host.lost} - {*before.lost})):
         yield HostEvent("host.lost", name, f"host {name} has lost {gone} with an earlier pod")
-    if proven := ", ".join(sorted({*before.lost} - {*host.lost})):
-        text = f"host {name}: the end of {proven}, lost with an earlier pod, is proven"
-        yield HostEvent("host.proven", name, text)

@@ -22,7 +22,7 @@ def test_specs_that_differ_in_epoch_and_ports_alone_have_one_digest() -> None:
 
 def test_what_a_host_is_asked_before_a_start_replaces_no_process() -> None:
     first = spec()
-    assert digest(first) == digest(replace(first, revision_of="/m", fingerprint="3f2a"))
+    assert digest(first) == digest(replace(first, fingerprint="3f2a"))
 
 
 def test_worker_that_flipped_is_the_one_that_was_started() -> None:

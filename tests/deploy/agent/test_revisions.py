@@ -57,8 +57,7 @@ async def test_a_host_is_asked_again_before_a_worker_of_the_revision_starts_ther
 
         def of(model_dir: str, fingerprint: str = fit.fingerprint) -> WorkerSpec:
             model = replace(MODEL, config=replace(MODEL.config, model_name="ok")).at(model_dir)
-            its = replace(spec("b"), model=model, revision_of=str(MODEL.model_dir))
-            return replace(its, fingerprint=fingerprint)
+            return replace(spec("b"), model=model, fingerprint=fingerprint)
 
         with pytest.raises(StartError, match="cannot start on b: there is no directory /nowhere"):
             await launcher.start(of("/nowhere"))

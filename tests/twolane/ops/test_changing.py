@@ -94,6 +94,23 @@ def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
     assert looks == []
 
 
+def test_a_wait_ends_when_another_size_is_wanted_by_then(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = cluster_pb2.PoolStatus
+    looks = [
+        [pool(pool="decode", workers=3, alive=2)],
+        [],  # the router was replaced
+        [pool(pool="decode", workers=1, alive=2, draining=1)],
+    ]
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
+    done = run(door, "scale decode=3 --yes --wait")
+    assert done.exit_code == 5
+    assert "the size of decode was changed: decode: is to have 1, not 3" in done.output
+    assert looks == []
+
+
 def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

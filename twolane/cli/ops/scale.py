@@ -84,9 +84,15 @@ def _size(text: str) -> acts_pb2.PoolSize:
 
 
 def _wait(admin: AdminClient, sizes: Sequence[acts_pb2.PoolSize], timeout_s: float) -> None:
-    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer."""
-    end, told = time.monotonic() + timeout_s, ""
-    while text := _left(_pools(admin), sizes):
+    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer, or if
+    another size is wanted by now."""
+    end, told, wanted = time.monotonic() + timeout_s, "", set[str]()
+    while text := _left(pools := _pools(admin), sizes):
+        its_sizes = [(its, size) for its in pools for size in sizes if its.pool == size.pool]
+        same = {its.pool for its, size in its_sizes if _is_wanted(its, size)}
+        if changed := wanted & {its.pool for its, _ in its_sizes} - same:
+            raise NotProvenError(f"the size of {', '.join(sorted(changed))} was changed: {text}")
+        wanted |= same
         if text != told:
             click.echo(f"waiting: {text}", err=True)
         told = text
@@ -102,6 +108,11 @@ def _pools(admin: AdminClient) -> Sequence[cluster_pb2.PoolStatus]:
     return found.pools
 
 
+def _is_wanted(its: cluster_pb2.PoolStatus, size: acts_pb2.PoolSize) -> bool:
+    """Whether the controller has taken over this size."""
+    return size.auto or its.workers == size.workers
+
+
 def _left(pools: Sequence[cluster_pb2.PoolStatus], sizes: Sequence[acts_pb2.PoolSize]) -> str:
     """decode: 2 of 3 alive, 1 starting, 1 draining; empty: all are as they are to be."""
     found = {its.pool: its for its in pools}
@@ -110,7 +121,7 @@ def _left(pools: Sequence[cluster_pb2.PoolStatus], sizes: Sequence[acts_pb2.Pool
         its = found.get(size.pool)
         if its is None:
             left.append(f"{size.pool}: no controller has told this router of it")
-        elif not size.auto and its.workers != size.workers:
+        elif not _is_wanted(its, size):
             left.append(f"{size.pool}: is to have {its.workers}, not {size.workers}")
         elif its.alive != its.workers or its.starting or its.draining:
             counts = ((its.starting, "starting"), (its.draining, "draining"))

@@ -74,7 +74,7 @@ ACTS = (
     Mutant(
         "hosts since then",
         "deploy/launch/operator_acts.py",
-        "has_all = hosts >= {seat.host for seat in desired.seats}",
+        "has_all = hosts >= _loading(desired)",
         "has_all = True",
         (
             "tests/deploy/launch/test_rollouts.py::"
@@ -84,7 +84,7 @@ ACTS = (
     Mutant(
         "other files",
         "deploy/agent/revisions.py",
-        'if fit.fingerprint and spec.fingerprint not in ("", fit.fingerprint):',
+        "if fit.fingerprint and fit.fingerprint != spec.fingerprint:",
         "if False:",
         (_ASKED_AGAIN,),
     ),

@@ -58,7 +58,8 @@ class Exporter(OTLPSpanExporter):
 
 class SpanExport:
     """Exports requests while `running`. `send` blocks, is called on a thread, and tells whether the
-    collector has the message; `close` makes it return soon, and it is not called afterwards."""
+    collector has the message; `close` makes it return soon: no call is begun
+    afterwards, but for one that waits for its thread."""
 
     def __init__(
         self,

@@ -167,7 +167,7 @@ class Takeovers:
         self, find: worker_pb2.Find, whom: Callable[[], Collection[int]], until: float
     ) -> dict[int, worker_pb2.Found]:
         """Ask the workers `whom` for the submission. Returns the answers of those that have rows of
-        it, received by `until`."""
+        it, received by `until`; after a pause of this router, within `find_wait_s` of its end."""
         command = worker_pb2.SessionRequest(find=find)
         asked = _Asked[worker_pb2.Found](command, whom, self.settled_at)
         answers = await self._ask(self._finds, _name(find), asked, until)
@@ -176,7 +176,8 @@ class Takeovers:
     async def adopt(
         self, adopt: worker_pb2.Adopt, epochs: Collection[int], until: float
     ) -> dict[int, worker_pb2.Adopted]:
-        """Have these workers adopt the submission. Returns the answers received by `until`."""
+        """Have these workers adopt the submission. Returns the answers received by `until`; after a
+        pause of this router, within `find_wait_s` of its end."""
         command = worker_pb2.SessionRequest(adopt=adopt)
         asked = _Asked[worker_pb2.Adopted](command, lambda: epochs)
         name = adopt.submission_id, adopt.fence

@@ -68,7 +68,6 @@ class Keeper:
         finally:
             loading.cancel()
         self.running[handle.name] = handle
-        self.failed.pop(handle.name, None)
         self.specs[handle.name] = spec
         self._tell(
             Event(

@@ -334,6 +334,8 @@ def test_colocated_row_that_is_gone_ends_its_attempt_whoever_it_was_decoded_by()
 
     def check(router: Router, cluster: ScriptedCluster) -> None:
         assert counters(router)["resumes.row_gone"] == 1
+        commands = [c.WhichOneof("command") for w in cluster.everyone for c in w.commands]
+        assert "attach" not in commands, "there is nothing left to ask for"
 
     scenario(0.1, fault, ("b0", "b1"), check=check)
 

@@ -81,6 +81,8 @@ def test_canary_holds_until_it_is_resumed_or_undone() -> None:
         assert told is not None
         assert (told.state, told.waits_for) == ("canary", "an operator: resume or undo")
         assert told.canary_share == pytest.approx(0.05)
+        with pytest.raises(RefusedError, match="it waits for you: `twolane rollout resume` or"):
+            scale(facts.saved, facts.rooms, facts.view(), {"decode": 1})
         facts.step(which)
         until_over(facts)
         assert {*facts.revisions.values()} == {end}
@@ -298,7 +300,7 @@ def test_sizes_stay_while_it_is_under_way() -> None:
         lambda: drain_host(facts.saved, rooms, view, "a"),
     ]
     for act in acts:
-        with pytest.raises(RefusedError, match="a rollout is under way"):
+        with pytest.raises(RefusedError, match="a rollout is under way: wait for its end, or"):
             act()
     assert facts.begin().changes == (), "the same one again"
     facts.step(STEP.STEP_PAUSE)

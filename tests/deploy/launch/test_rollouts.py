@@ -20,6 +20,7 @@ from tests.deploy.launch.controlled import (
     changes,
     play,
 )
+from twolane.deploy.controller.reconcile import Phase
 from twolane.deploy.errors import StartError
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.handshake import Handle
@@ -138,6 +139,51 @@ def test_status_says_why_a_worker_does_not_start() -> None:
         its = controller.pools.rollout()
         assert its is not None
         assert its.state == "done"
+
+    play(story)
+
+
+def test_why_a_worker_did_not_start_is_not_said_of_the_host_that_it_has_moved_to() -> None:
+    async def story(world: World, controller: Controller) -> None:
+        async def on_b_late(spec: WorkerSpec) -> Handle:
+            if spec.host_name == "a":
+                raise StartError("it cannot start on a")
+            await asyncio.sleep(LONG_S)
+            raise StartError("it cannot start on b")
+
+        world.start = on_b_late  # type: ignore[method-assign]
+        await controller.scale(decode=2)
+        await asyncio.sleep(START_S)
+        assert controller.pools.view().of("decode-1").failed == "it cannot start on a"
+        await controller.do(cordon=acts_pb2.CordonHostRequest(host="a"))
+        await asyncio.sleep(LONG_S / 2)
+        seat, its = controller.pools.desired.seat("decode-1"), controller.pools.view()
+        assert seat is not None
+        assert (seat.host, its.of("decode-1").failed) == ("b", "")
+        assert its.of("decode-1").phase is Phase.STARTING
+
+    play(story)
+
+
+def test_why_a_worker_has_died_replaces_why_it_did_not_start() -> None:
+    async def story(world: World, controller: Controller) -> None:
+        start, tries = world.start, list[WorkerSpec]()
+
+        async def at_the_second_try(spec: WorkerSpec) -> Handle:
+            tries.append(spec)
+            if len(tries) == 1:
+                raise StartError("it cannot start")
+            return await start(spec)
+
+        world.start = at_the_second_try  # type: ignore[method-assign]
+        await controller.scale(decode=2)
+        await asyncio.sleep(START_S + 5)
+        its = controller.pools.view().of("decode-1")
+        assert (its.phase, its.failed) == (Phase.RUNNING, "")
+        world.end("decode-1", "killed")
+        await asyncio.sleep(START_S / 2)
+        its = controller.pools.view().of("decode-1")
+        assert (its.phase, its.failed) == (Phase.STARTING, "killed")
 
     play(story)
 

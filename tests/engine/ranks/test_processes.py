@@ -27,12 +27,14 @@ GREEDY = SamplingParams(temperature=0.0, top_logprobs=2)
 PROMPT = [(37 * i) % 250 + 3 for i in range(40)]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A death is heard of late on a machine that stalls: what follows from it waits for longer."""
+    """A death is heard of late on a machine that stalls: what follows from it waits for longer.
+    `test_group.py` bounds what ships: there a rank fails and none has died."""
     monkeypatch.setattr(group_module, "_CAUSE_S", 60 * group_module._CAUSE_S)
 
 
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 2), ("qwen2", 4)])
 def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
     family: str, ranks: int, model_dir: ModelDir, answer: Callable[..., list[SampledToken]]
@@ -68,6 +70,7 @@ def test_processes_answer_what_one_engine_answers_and_end_when_one_is_killed(
     assert not any(psutil.pid_exists(pid) for pid in group.pids)
 
 
+@pytest.mark.usefixtures("patience")
 def test_the_rank_that_died_is_named_though_another_was_first_to_fail(
     model_dir: ModelDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

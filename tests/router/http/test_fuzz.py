@@ -70,14 +70,16 @@ async def outcome(server: RouterServer, raw_bytes: bytes, rng: random.Random) ->
         raw.close()
 
 
-def of_workers(record: logging.LogRecord) -> bool:
-    return record.name.startswith("twolane.router.members.")
+def is_of_a_stall(text: str) -> bool:
+    """Whether a router says it when the machine has stalled: of itself, or of a worker."""
+    return "this router has not run for" in text or "is suspect: not heard for" in text
 
 
 async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
     rng, outcomes = random.Random(11), Counter[str]()
     async with http_cluster(server_config=PLACE) as (client, server, cluster):
         assert (await client.post(PATH, json={"prompt": [1], "max_tokens": 1})).status_code == 200
+        caplog.clear()  # of the start, which a stall of the machine may have made harder
         for _ in range(n_requests // 100):
             many = [outcome(server, changed(rng), rng) for _ in range(100)]
             outcomes.update(await asyncio.gather(*many))
@@ -85,9 +87,8 @@ async def fuzz(n_requests: int, caplog: pytest.LogCaptureFixture) -> None:
         assert outcomes["400"] > n_requests / 4, outcomes
         assert (await client.post(PATH, json={"prompt": [1], "max_tokens": 1})).status_code == 200
         await until_free(server, cluster, within_s=10.0)
-        bad = [record for record in caplog.records if record.levelno >= logging.WARNING]
-        # a machine may stall, of which the router logs what its sessions with workers make of it
-        assert [record.getMessage() for record in bad if not of_workers(record)] == []
+        bad = [its.getMessage() for its in caplog.records if its.levelno >= logging.WARNING]
+        assert [text for text in bad if not is_of_a_stall(text)] == []
 
 
 async def test_hundreds_of_changed_requests_are_answered_or_closed(

@@ -109,6 +109,7 @@ def in_fluid(case: Case) -> Result:
         dt_s=_DT_S,
         start_s=case.start_s,
         flip_s=case.hardware.flip_s,
+        knows_slo=True,
     )
     law = _Watched(the_law(case.hardware, case.slo, case.limits, ForecastConfig()))
     cluster = Cluster(config, case.requests, workers_of(case.prefill, case.decode), law)

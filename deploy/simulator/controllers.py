@@ -109,5 +109,5 @@ class FairHpa:
 
 
 _NONE = Why(
-    role=Role.PREFILL, need=Need(workers=0, soon=0, kept=0, load=0.0), have=0, target=0
+    role=Role.PREFILL, need=Need(workers=0, soon=0, kept=0, load=0.0, busy=0.0), have=0, target=0
 )  # what a baseline has to say of its reasons

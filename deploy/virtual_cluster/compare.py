@@ -87,13 +87,17 @@ def as_virtual(hardware: Hardware, slo: Slo) -> Hardware:
 
 
 class _Watched:
-    """The law, and the sizes that it has seen."""
+    """The law, and the sizes that it has seen. `gpu_s`: of all workers until `span_s`."""
 
-    def __init__(self, law: Controller) -> None:
+    def __init__(self, law: Controller, span_s: float) -> None:
         self.sizes: list[tuple[float, int, int]] = []
+        self.gpu_s = 0.0
         self._law = law
+        self._span_s = span_s
 
     def decide(self, now: float, cluster: Cluster) -> Sequence[Action]:
+        if now <= self._span_s:
+            self.gpu_s = cluster.tally.gpu_s
         roles = [worker.roles for worker in cluster.workers]
         sizes = sum(Role.PREFILL in its for its in roles), sum(Role.DECODE in its for its in roles)
         if not self.sizes or self.sizes[-1][1:] != sizes:
@@ -102,7 +106,8 @@ class _Watched:
 
 
 def in_fluid(case: Case) -> Result:
-    """`case.hardware` as `as_virtual` has it."""
+    """`case.hardware` as `as_virtual` has it. As in a virtual cluster, every request counts: those
+    that run at the end of the span, too."""
     config = ClusterConfig(
         hardware=case.hardware,
         slo=case.slo,
@@ -111,16 +116,19 @@ def in_fluid(case: Case) -> Result:
         flip_s=case.hardware.flip_s,
         knows_slo=True,
     )
-    law = _Watched(the_law(case.hardware, case.slo, case.limits, ForecastConfig()))
+    the = the_law(case.hardware, case.slo, case.limits, ForecastConfig())
+    law = _Watched(the, case.span_s)
     cluster = Cluster(config, case.requests, workers_of(case.prefill, case.decode), law)
-    tally = cluster.run(case.span_s)
+    longest_s = 2 * case.slo.gap_s * int(case.requests.output_tokens.max())
+    tally = cluster.run(case.span_s + case.slo.ttft_s + longest_s)
+    assert tally.requests == len(case.requests)
     n = max(1, tally.requests)
     return Result(
         missed=tally.missed_share,
         missed_with_hand_over=tally.missed_share,
         late_first=tally.late_first / n,
         late_gaps=tally.late_gaps / n,
-        worker_hours=tally.gpu_s / 3600,
+        worker_hours=law.gpu_s / 3600,
         most_workers=tally.most_gpus,
         actions=tally.actions,
         sizes=law.sizes,

@@ -203,11 +203,13 @@ class Turn:
 
     def _crowd(self, group: asyncio.TaskGroup, client: AsyncClient) -> None:
         source = random.Random(str(self.situation))
+        # Short answers are over before there are enough of them for their pages to be short.
+        lengths = (200, 400) if self.situation.event == "preempted" else (32, 128)
         for _ in range(self.n_crowd - len(self.probes)):
             group.create_task(
                 client.generate(
                     token_ids=[source.randrange(VOCAB) for _ in range(source.randint(1, 250))],
-                    max_tokens=source.randint(32, 128),
+                    max_tokens=source.randint(*lengths),
                     ignore_eos=True,
                 )
             )

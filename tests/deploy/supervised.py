@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -17,6 +18,7 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.fencing import FencingConfig
 from twolane.deploy.launch.restart import RestartConfig
+from twolane.deploy.launch.router_client import RouterClient
 from twolane.deploy.launch.supervisor import Supervisor, SupervisorConfig
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
@@ -200,7 +202,10 @@ class Scene:
 
 
 @pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
+async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    """No call to the router fails for want of time: what it has heard is not told again."""
+    patient = partial(RouterClient, timeout_s=60.0)
+    monkeypatch.setattr("twolane.deploy.launch.router_clients.RouterClient", patient)
     admin = Admin()
     door, worker_door = grpc.aio.server(), grpc.aio.server()
     health_pb2_grpc.add_HealthServicer_to_server(admin, door)

@@ -13,9 +13,10 @@ import tempfile
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.deploy.agent.agent_cluster import wait_until
+from tests.deploy.agent.agent_cluster import stopped, wait_until
 from tests.deploy.test_up_process import ONE, command
 from tests.ports import free_ports
 from tests.timing import PATIENT
@@ -56,7 +57,10 @@ def test_logs_tell_of_start_join_refusal_loss_and_restart_and_metrics_are_where_
         with pytest.raises(Exception, match="context"):
             client.generate(token_ids=[1] * 100_000, max_tokens=5)
         n_events = len(cluster.events)
-        cluster.kill("decode-0")
+        (controller,) = psutil.Process(cluster._process.pid).children()
+        with stopped(controller):  # else its proof might be heard before the end of the session
+            cluster.kill("decode-0")
+            wait_until(lambda: "suspect" in {w.state for w in cluster.status().workers})
         died = cluster.wait_for("died", "decode-0", after=n_events)
         assert died["text"] == "killed by SIGKILL"
         epoch = cluster.wait_for("started", "decode-0", after=n_events)["epoch"]

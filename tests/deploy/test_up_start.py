@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.clusters import cluster_with, model_with
+from tests.ports import free_ports
 from twolane.deploy.cli.up_command import _check_ports
 from twolane.deploy.errors import StartError
 from twolane.deploy.spec.cluster_spec import ClusterSpec
@@ -92,8 +93,8 @@ def cluster_at(ports: dict[str, Any]) -> ClusterSpec:
     ],
 )
 def test_a_port_that_is_taken_is_named_with_its_option_alone(field: str, option: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    (port,) = free_ports(1)  # which nobody else takes when it is free again
+    with socket.create_server(("127.0.0.1", port)):
         ports = {"port": 0, "http_port": 0, "worker_port": 0, field: port}
         cluster = cluster_at(ports)
         with pytest.raises(StartError) as caught:

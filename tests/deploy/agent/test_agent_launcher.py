@@ -154,6 +154,7 @@ async def test_the_log_of_an_ended_process_is_read_where_it_ran_last(hosts: Host
             found = await launcher.read_log(asked)
             assert found.source == f"the agent of {host}"
             assert any(line in each for each in found.lines)
+            os.utime(hosts.log_dir(host) / "w.log", (0.0, 0.0) if host == "b" else None)
         await hosts.lose("a", launcher)
         assert (await launcher.read_log(asked)).source == "the agent of b"
         hosts.log_dir("b").joinpath("v.log").mkdir()

@@ -27,8 +27,9 @@ async def test_a_hook_returns_when_all_has_ended_and_nothing_starts_any_more(
 
 
 async def test_a_worker_that_does_not_end_is_killed_after_the_time_that_it_has(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("twolane.deploy.agent.asked_drain._MARGIN_S", 60.0)
     async with agent(tmp_path) as server, client(server) as ours:
         await ours.start(spec("stubborn"))
         assert await asyncio.to_thread(drain_below, tmp_path, 0.1, poll_s=0.01) == []

@@ -21,7 +21,7 @@ from twolane.deploy.process.evidence import read_evidence
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec
-from twolane.errors import UnavailableError
+from twolane.errors import DeadlineError, UnavailableError
 from twolane.v1 import agent_pb2
 from twolane.v1.agent_pb2 import Desired as Kept
 
@@ -35,14 +35,14 @@ def is_serving(cluster: AgentCluster, n_workers: int) -> bool:
         return False
     try:
         return [worker.state for worker in cluster.status().workers].count("alive") == n_workers
-    except UnavailableError:  # the router has just started, or is busy
+    except (UnavailableError, DeadlineError):  # the router has just started, or is busy
         return False
 
 
 def host_state(cluster: AgentCluster, name: str) -> str:
     try:
         return next((host.state for host in cluster.status().hosts if host.name == name), "")
-    except UnavailableError:
+    except (UnavailableError, DeadlineError):
         return ""
 
 
@@ -107,6 +107,7 @@ def test_what_ran_in_a_killed_pod_starts_again_when_an_operator_has_seen_it_off(
         for process in cluster.processes():
             if process.pid == lost:
                 process.kill()
+        wait_until(lambda: not is_alive(lost))  # it writes nothing to the folder any more
         cluster.remake("node-b", "--host-uid", "second")
         wait_until(lambda: host_state(cluster, "node-b") == "up")
         assert name not in cluster.pids(), "it may still run"

@@ -98,6 +98,7 @@ def test_nothing_is_started_on_the_seats_of_a_silent_host(
         os.kill(old.pid, signal.SIGKILL)
         lost = launcher.until("lost", "node-b", after=n_events)
         assert lost["text"] == f"lost 1 seat (silent; no fence command): {name}"
+        wait_until(lambda: [host.state for host in cluster.status().hosts] == ["up", "silent"])
         shown = cluster.command("status", "--endpoint", f"unix:{admin(cluster)}").stdout
         assert "lost 1 seat since" in shown
         assert "(node-b silent; no fence command)" in shown

@@ -101,7 +101,7 @@ async def test_router_stops_although_its_collector_is_gone(monkeypatch: pytest.M
     monkeypatch.setattr(otlp, "_FLUSH_S", 0.05)
     cluster = ScriptedCluster()
     async with (
-        asyncio.timeout(20),  # alone it would try for a minute
+        asyncio.timeout(40),  # alone it would try for a minute
         traces_to("http://127.0.0.1:1", "router-0") as traces,
         Router(RouterConfig(), cluster, traces=traces) as router,
     ):

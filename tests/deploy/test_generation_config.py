@@ -12,6 +12,7 @@ import pytest
 
 from twolane.deploy.bundled import model_path
 from twolane.deploy.cli.topology_options import topology_of
+from twolane.deploy.process import compose_router
 from twolane.deploy.process.compose_router import router_config
 from twolane.deploy.spec.resolve import resolve
 from twolane.router.text.model_files import ModelFilesError
@@ -70,6 +71,6 @@ def test_the_routers_log_tells_what_requests_take(
 ) -> None:
     with caplog.at_level(logging.INFO):
         defaults(model)
-    (record,) = caplog.records
+    (record,) = (its for its in caplog.records if its.name == compose_router.__name__)
     words = "requests for model that say nothing else take temperature 0.0, repetition_penalty 1.3"
     assert record.getMessage() == words

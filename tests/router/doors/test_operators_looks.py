@@ -309,6 +309,6 @@ async def test_a_worker_that_leaves_is_another_kind_of_event_than_one_that_is_lo
                 router.announce(cluster_pb2.AnnounceRequest(worker=address, leaving=True))
             else:
                 router.operations.report_gone(member.epoch)
-        page = await two.admin.ListEvents(admin_pb2.ListEventsRequest(kinds=["worker"]))
+        page = router.operations.events.page(admin_pb2.ListEventsRequest(kinds=["worker"]))
         kinds = {event.subject: event.kind for event in page.events}
         assert (kinds["d0"], kinds["p0"]) == ("worker.left", "worker.gone")

@@ -70,7 +70,7 @@ class PeerCalls:
 
     async def cancel(self, request: inference_pb2.CancelRequest) -> bool:
         """Cancel a request at the router that answers it. False if none of the others does."""
-        answers = await self._all(lambda stub, how: stub.Cancel(request, **how))
+        answers = await self._all(lambda stub, how: stub.Cancel(request, **how), ASK_S)
         return any(not isinstance(answer, Failure) and answer.found for _, answer in answers)
 
     async def find(
@@ -78,7 +78,7 @@ class PeerCalls:
     ) -> list[inference_pb2.SubmissionStatus]:
         """The states of those submissions that other routers answer."""
         request = cluster_pb2.FindSubmissionsRequest(tenant=tenant, submission_ids=submission_ids)
-        answers = await self._all(lambda stub, how: stub.FindSubmissions(request, **how))
+        answers = await self._all(lambda stub, how: stub.FindSubmissions(request, **how), ASK_S)
         return [
             submission
             for _, answer in answers
@@ -88,7 +88,7 @@ class PeerCalls:
 
     async def drain(self, request: cluster_pb2.DrainWorkerRequest) -> None:
         """Forward a drain to all other routers that know the worker."""
-        await self._all(lambda stub, how: stub.DrainWorker(request, **how))
+        await self._all(lambda stub, how: stub.DrainWorker(request, **how), ASK_S)
 
     async def prepare_config(self, request: cluster_pb2.PrepareConfigRequest) -> list[str]:
         """Have all others check a change. Returns why some cannot; a router that does not answer
@@ -111,7 +111,7 @@ class PeerCalls:
         ]
 
     async def _all(
-        self, ask: Callable[[Stub, dict[str, object]], Awaitable[AnswerT]], within_s: float = ASK_S
+        self, ask: Callable[[Stub, dict[str, object]], Awaitable[AnswerT]], within_s: float
     ) -> list[tuple[worker_pb2.RouterAddress, AnswerT | Failure]]:
         others = self._router.known.others(asyncio.get_running_loop().time())
         answers = await asyncio.gather(*(self._one(other, ask, within_s) for other in others))

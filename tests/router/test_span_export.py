@@ -13,6 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
+from tests.until import until
 from twolane.router.requests.record import RequestRecord
 from twolane.router.requests.traces import ExportConfig
 from twolane.router.router import Router
@@ -101,13 +102,12 @@ async def test_many_requests_are_sent_at_once_and_few_in_time(over: RequestRecor
 async def test_requests_are_sent_before_as_many_wait_as_may(over: RequestRecord) -> None:
     collector, many = Collector(), named(over, 40)
     config = ExportConfig(delay_s=LONG_S, most_waiting=8)
-    async with collector.export(config).running() as add:
+    export = collector.export(config)
+    async with export.running() as add:
         for record in many:
             add(record)
-            await asyncio.sleep(0.005)
-        async with asyncio.timeout(30):
-            while len(collector.ids) < len(many) - 3:
-                await asyncio.sleep(0.005)
+            await until(lambda: len(export._waiting) < config.most_waiting, "there is room")
+        await until(lambda: len(collector.ids) >= len(many) - 3, "they are sent")
 
 
 async def test_rest_is_sent_at_the_end(over: RequestRecord) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.router.doors.two_routers import two_routers
 from tests.until import until
+from twolane.router.doors import peer_calls
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message
 from twolane.rpc.log_tail import LOG_TAIL
@@ -102,7 +103,7 @@ async def test_no_look_has_anything_of_a_prompt_or_an_answer(tmp_path: Path) -> 
 async def test_a_router_that_does_not_answer_is_named_and_waited_for_two_seconds(
     tmp_path: Path,
 ) -> None:
-    async with two_routers(tmp_path) as two:
+    async with two_routers(tmp_path, within_s=peer_calls.LOOK_S) as two:
         with silent_router() as address:
             two.introduce(address)
             began = asyncio.get_running_loop().time()
@@ -309,6 +310,6 @@ async def test_a_worker_that_leaves_is_another_kind_of_event_than_one_that_is_lo
                 router.announce(cluster_pb2.AnnounceRequest(worker=address, leaving=True))
             else:
                 router.operations.report_gone(member.epoch)
-        page = await two.admin.ListEvents(admin_pb2.ListEventsRequest(kinds=["worker"]))
+        page = router.operations.events.page(admin_pb2.ListEventsRequest(kinds=["worker"]))
         kinds = {event.subject: event.kind for event in page.events}
         assert (kinds["d0"], kinds["p0"]) == ("worker.left", "worker.gone")

@@ -177,6 +177,7 @@ async def test_full_queue_and_expired_deadline_have_their_own_status(codec: Text
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await collect(channel, message([3], max_tokens=2), time_left_s=0.1)
         assert caught.value.code() is CODE.DEADLINE_EXCEEDED
+        await until(lambda: len(server.router.status().requests) == 1, "its place is free")
         waiting = aiter(stub.Generate(message([2], max_tokens=2)))
         await anext(waiting)
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.doors import peer_calls
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.served import serve_cluster
 from twolane.v1 import admin_pb2_grpc, worker_pb2
@@ -42,8 +44,18 @@ class Two:
 
 
 @asynccontextmanager
-async def two_routers(folder: Path) -> AsyncIterator[Two]:
+async def two_routers(folder: Path, *, within_s: float = 60.0) -> AsyncIterator[Two]:
+    """Each waits for an answer of the other for `within_s`."""
     config = replace(CONFIG, admin_socket=str(folder / "admin.sock"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(peer_calls, "ASK_S", within_s)
+        patched.setattr(peer_calls, "LOOK_S", within_s)
+        async with _both(config) as two:
+            yield two
+
+
+@asynccontextmanager
+async def _both(config: ServerConfig) -> AsyncIterator[Two]:
     async with (
         serve_cluster("p0", "d0", server_config=config) as (first, _),
         serve_cluster(

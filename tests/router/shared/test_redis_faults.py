@@ -138,7 +138,7 @@ async def test_what_an_old_file_brings_back_expires_or_is_nobodys(
     tmp_path: Path, store_of: MakeStore
 ) -> None:
     with redis_server(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
-        dead = await store_of("dead", server.url, keep_s=1e9)
+        dead = await store_of("dead", server.url, here_s=1e9, keep_s=1e9)
         assert await admit(dead, "x/1") is ADMITTED
         assert await admit(dead, "quota", TenantLimits(concurrent=1)) is ADMITTED
         dead._circuit.failed("it has died", float("inf"))

@@ -111,7 +111,7 @@ async def test_nobody_is_asked_for_a_sign_of_life_while_data_comes(options: Any)
         return request
 
     server = grpc.aio.server(options=options)
-    method: Any = grpc.unary_unary_rpc_method_handler(echo)  # type: ignore[arg-type]
+    method: Any = grpc.unary_unary_rpc_method_handler(echo)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"E": method}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

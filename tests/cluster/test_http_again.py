@@ -36,8 +36,22 @@ BODY = {name: value for name, value in ASKED.items() if name != "extra_body"} | 
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     model = fake_model(tmp_path_factory.mktemp("slow"), **SLOW)
     with start_local(model=model, engine="fake", routers=N_ROUTERS, **TIMES) as started:
-        wait_until(lambda: all(not r.unreached for r in started.status().routers))
+        wait_until_they_know_each_other(started)
         yield started
+
+
+def wait_until_they_know_each_other(cluster: LocalCluster) -> None:
+    """Each router tells of the requests of all of them then."""
+    for name in [f"router-{n}" for n in range(N_ROUTERS)]:
+        with admin_of(cluster, name) as admin:
+            wait_until(
+                lambda a=admin: len([r for r in a.status().routers if not r.unreached]) == N_ROUTERS  # type: ignore[misc]
+            )
+
+
+def admin_of(cluster: LocalCluster, name: str) -> AdminClient:
+    started = [e for e in cluster.events if e["kind"] == "started" and e["name"] == name]
+    return AdminClient(started[-1]["admin"])
 
 
 @pytest.fixture
@@ -59,6 +73,7 @@ def kill_the_router_of(cluster: LocalCluster, port: int) -> None:
             n_events = len(cluster.events)
             cluster.kill(name)
             cluster.wait_for("started", name, after=n_events, timeout_s=120)
+            wait_until_they_know_each_other(cluster)
             return
     raise AssertionError("no router has that connection")
 
@@ -72,8 +87,7 @@ def counters(cluster: LocalCluster) -> dict[str, int]:
     """Of all routers that are there."""
     whole: dict[str, int] = {}
     for name in [f"router-{n}" for n in range(N_ROUTERS)]:
-        started = [e for e in cluster.events if e["kind"] == "started" and e["name"] == name]
-        with AdminClient(started[-1]["admin"]) as admin:
+        with admin_of(cluster, name) as admin:
             for counter, n in admin.status().counters.items():
                 whole[counter] = whole.get(counter, 0) + n
     return whole

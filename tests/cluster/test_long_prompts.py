@@ -34,7 +34,9 @@ def test_the_longest_prompt_is_answered_and_no_turn_of_the_loop_takes_long(
     prompt at most as the prompt does, here eightfold."""
     assert N_TOKENS == 131_072
     shorter_s = longest_turn_s(N_TOKENS // 8, monkeypatch)
-    assert longest_turn_s(N_TOKENS, monkeypatch) < 24 * max(shorter_s, 0.004)
+    # A machine that is paused may count its pause as the turn's: not each time.
+    longer = (longest_turn_s(N_TOKENS, monkeypatch) for _ in range(3))
+    assert any(each_s < 24 * max(shorter_s, 0.004) for each_s in longer)
 
 
 def longest_turn_s(n_tokens: int, monkeypatch: pytest.MonkeyPatch) -> float:

@@ -14,7 +14,9 @@ import pytest
 
 from tests.cluster.exact_runner import Probe, lone_answer
 from tests.cluster.real_cluster import inspect, left_over
+from tests.own_time import own_time
 from twolane import AsyncClient, Completion
+from twolane.v1 import worker_pb2
 
 PROMPTS = (1, 16, 63, 64, 65, 200, 600)
 # A busy machine stops a worker for seconds: it is not to be suspected then.
@@ -110,12 +112,22 @@ async def test_every_bit_is_that_of_one_engine_whatever_the_page_sizes(
                     moved = bool(rest) + (0 if turn else full)
                     assert completion.ledger.transfer_pages == moved
                     assert completion.ledger.attempts == 1
-        found = [await inspect(endpoint) for endpoint in (at.prefill, at.decode)]
+        found = await settled(at)
         assert [dict(worker.transports) for worker in found] == [
             {"decode": transport},
             {"prefill": transport},
         ]
-        assert left_over(found) == []
+
+
+async def settled(at: Sides) -> list[worker_pb2.InspectResponse]:
+    """Looks into both workers once they hold nothing more, which takes a moment."""
+    with own_time() as took:
+        while True:
+            found = [await inspect(endpoint) for endpoint in (at.prefill, at.decode)]
+            if not (left := left_over(found)):
+                return found
+            assert took.s() < 2.0, left
+            await asyncio.sleep(0.02)
 
 
 async def wait_for_model(client: AsyncClient) -> None:

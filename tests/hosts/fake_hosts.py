@@ -152,9 +152,11 @@ class Host:
         if self._unshare.poll() is None:
             fd = os.pidfd_open(self.init)
             os.kill(self.init, signal.SIGKILL)
-            for process in self._started:  # an nsenter that is stopped would not reap
-                process.send_signal(signal.SIGCONT)
-            select.select([fd], [], [])
+            is_over = False
+            while not is_over:
+                for process in self._started:  # an nsenter that stops would not reap
+                    process.send_signal(signal.SIGCONT)
+                is_over = bool(select.select([fd], [], [], 0.1)[0])
             os.close(fd)
             self._unshare.wait()
         for process in self._started:

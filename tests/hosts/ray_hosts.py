@@ -40,6 +40,7 @@ from ray._private.worker import global_worker
 ray.init(address='auto', logging_level='ERROR', log_to_driver=False)
 for number in itertools.count():
     publish_error_to_driver('test', f'test error {number}', global_worker.gcs_client)
+    print(number, flush=True)
     time.sleep(0.05)
 """
 _SMALL = "--num-cpus 1 --object-store-memory 80000000 --disable-usage-stats"
@@ -99,19 +100,21 @@ class RayHosts:
             self._log_dir / f"ray-{host.name}.log",
         )
 
-    @contextmanager
-    def without_control_store(self) -> Iterator[None]:
-        """It is killed, and afterwards started again, with the same command."""
+    def kill_control_store(self) -> Callable[[], None]:
+        """Returns what starts it again, with the same command."""
         host = self.hosts[0]
         (pid,) = self.pids(host, _CONTROL_STORE)
         command = shlex.join(command_of(pid).decode().split("\0")[:-1])
         values = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")[:-1]
         self.kill(host, _CONTROL_STORE)
-        wait_until(lambda: not self.pids(host, _CONTROL_STORE), 20)
-        yield
-        env = shlex.join(["env", "-i", *values])
-        host.bg(f"exec {env} {command}", self._log_dir / "control-store.log")
-        wait_until(lambda: _is_open(host.ip, _PORT))
+        wait_until(lambda: not self.pids(host, _CONTROL_STORE))
+
+        def start() -> None:
+            env = shlex.join(["env", "-i", *values])
+            host.bg(f"exec {env} {command}", self._log_dir / "control-store.log")
+            wait_until(lambda: _is_open(host.ip, _PORT))
+
+        return start
 
     def n_alive(self) -> int:
         """Nodes that Ray calls alive."""
@@ -129,7 +132,14 @@ class RayHosts:
         """Ray reports errors to everybody, as long as this lasts."""
         host = self.hosts[0]
         (host.root / "tmp/errors.py").write_text(_ERRORS)
-        host.bg(f"exec {self._env} {PYTHON} /tmp/errors.py", self._log_dir / "errors.log")
+        log = self._log_dir / "errors.log"
+        reporter = host.bg(f"exec {self._env} {PYTHON} /tmp/errors.py", log)
+
+        def reports() -> bool:
+            assert reporter.poll() is None, log.read_text()
+            return "\n1\n" in log.read_text()
+
+        wait_until(reports)
         yield
         for pid in host.pids():
             if b"/tmp/errors.py" in command_of(pid):

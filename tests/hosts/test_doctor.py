@@ -11,8 +11,10 @@ import resource
 import shlex
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -181,13 +183,22 @@ def second_controller(cluster: FaultyCluster) -> None:
     endpoint = addresses["router-0"].workers_endpoint
     credentials = Credentials(tls=files_of(cluster.near, "controller"))
 
+    is_over = threading.Event()
+
     async def supervise() -> None:
         async with credentials.channel(endpoint, Role.ROUTER) as channel:
             stub = cluster_pb2_grpc.MembershipServiceStub(channel)
-            await stub.Supervise(cluster_pb2.SuperviseRequest(controller_id="late", term=1))
+            while not is_over.is_set():  # each second, as it does
+                await stub.Supervise(cluster_pb2.SuperviseRequest(controller_id="late", term=1))
+                await asyncio.to_thread(is_over.wait, 1.0)
 
-    asyncio.run(supervise())
-    cluster.finds("controllers", "controllers", "late", "kill -KILL PID")
+    with ThreadPoolExecutor(1) as pool:
+        supervising = pool.submit(asyncio.run, supervise())
+        try:
+            cluster.finds("controllers", "controllers", "late", "kill -KILL PID")
+        finally:
+            is_over.set()
+        supervising.result()
     cluster.misses("controllers", "controllers")
 
 
@@ -258,7 +269,8 @@ def test_the_doctor_finds_what_is_planted_and_its_line_mends_it(
 
         for pid in near.pids():
             if b"twolane.deploy.up\0" in command_of(pid):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended with the one before
+                    os.kill(pid, signal.SIGKILL)
         cluster.finds("controllers", "controllers", "no controller is heard", "twolane up")
         cluster.up()
         cluster.misses("controllers", "controllers")

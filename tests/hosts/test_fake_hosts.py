@@ -112,6 +112,8 @@ def test_a_link_that_is_cut_one_way_still_carries_what_goes_the_other(
 
 def test_loss_loses_some_packets(network: Network) -> None:
     a, b = network.host("a"), network.host("b")
+    # Nobody listens; each knows the other's address then, so that no packet waits for it.
+    assert not reaches(a, b)
     network.loss(a, b, 30)
     b.run("nft add rule inet faults input ip protocol udp counter")
     a.run(

@@ -93,11 +93,11 @@ def test_down_ends_what_runs_on_a_host_whose_agent_is_lost(ray: RayHosts) -> Non
     a, b = ray.hosts
     ray.up(a, f"--engine fake --prefill 1 --decode 1 {OPTIONS.format(ip=a.ip)}")
     wait_until(lambda: {*insecure(ray)} == {"a", "b", "decode-0", "prefill-0", "router"})
-    ray.kill(b, AGENT)  # a worker that an agent has found is no child of it, and lives on
-    wait_until(lambda: len(ray.ours(b)) == 2)
+    old = ray.kill(b, AGENT)  # a worker that an agent has found is no child of it, and lives on
+    wait_until(lambda: ray.pids(b, AGENT) not in ([], old) and len(ray.ours(b)) == 2)
     ray.kill_actor("agent-b-")
     wait_until(lambda: ray.pids(b, AGENT) == [])
-    assert len(ray.ours(b)) == 1
+    assert len(ray.workers(b)) == 1
     ray.down(a)
     wait_until(lambda: not (ray.ours(a) + ray.ours(b)))
 
@@ -142,6 +142,12 @@ async def in_time(ray: RayHosts, holds: Callable[[], bool]) -> None:
     await asyncio.to_thread(wait_until, holds, shows=lambda: [*shows()])
 
 
+async def whole(ray: RayHosts) -> dict[str, int]:
+    """The epochs of all four workers. On a busy machine one may be suspected for a moment."""
+    await in_time(ray, lambda: len(epochs(ray)) == 4)
+    return epochs(ray)
+
+
 async def start_on(ray: RayHosts, host: Host) -> None:
     ray.start_on(host)
     await in_time(ray, lambda: ray.is_on(host, 1))
@@ -149,18 +155,18 @@ async def start_on(ray: RayHosts, host: Host) -> None:
 
 async def kill_agents_and_the_controller(ray: RayHosts, load: Load) -> None:
     a, b = ray.hosts
-    before = epochs(ray)
+    before = await whole(ray)
     everybody = 3 + 5  # the controller and two agents; the router and four workers
     term = ray.term(b)
     ray.kill(a, CONTROLLER)
     ray.kill(b, AGENT)
     await in_time(ray, lambda: ray.term(b) > term and len(ray.ours(a) + ray.ours(b)) == everybody)
     load.check(silence_s=SILENCE_S)
-    assert epochs(ray) == before, "what served serves on"
+    await in_time(ray, lambda: epochs(ray) == before)  # what served serves on
 
 
 async def kill_a_worker(ray: RayHosts, load: Load) -> None:
-    before = epochs(ray)
+    before = await whole(ray)
     os.kill(ray.workers(ray.hosts[1])[0], signal.SIGKILL)
 
     def is_back() -> bool:
@@ -172,18 +178,19 @@ async def kill_a_worker(ray: RayHosts, load: Load) -> None:
 
 async def lose_the_control_store(ray: RayHosts, load: Load, for_s: float = 5.0) -> None:
     """It is killed, and another one begins with what it has kept."""
-    before = epochs(ray)
-    with ray.without_control_store():
-        await asyncio.sleep(for_s)
-        load.check(silence_s=SILENCE_S)
+    before = await whole(ray)
+    start = await asyncio.to_thread(ray.kill_control_store)
+    await asyncio.sleep(for_s)
+    load.check(silence_s=SILENCE_S)
+    await asyncio.to_thread(start)
     await until(load, 4)
-    assert epochs(ray) == before
+    await in_time(ray, lambda: epochs(ray) == before)
     await in_time(ray, lambda: ray.n_alive() == 2)
 
 
 async def kill_a_launcher(ray: RayHosts, load: Load) -> None:
     """One that attaches to the cluster; the cluster does not notice."""
-    a, before = ray.hosts[0], epochs(ray)
+    a, before = ray.hosts[0], await whole(ray)
     options = f"--engine fake --prefill 2 --decode 2 {OPTIONS.format(ip=a.ip)} {FENCE_COMMAND}"
     ray.up_bg(a, options)
     await in_time(ray, lambda: len(ray.launchers(a)) == 2)  # the front and the launcher
@@ -191,7 +198,7 @@ async def kill_a_launcher(ray: RayHosts, load: Load) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     await until(load, 4)
-    assert epochs(ray) == before
+    await in_time(ray, lambda: epochs(ray) == before)
 
 
 async def kill_a_raylet(ray: RayHosts, load: Load) -> None:
@@ -213,15 +220,17 @@ async def freeze_a_host(
     ray: RayHosts, load: Load, for_s: float = 8.0, *, until_dead: bool = False
 ) -> None:
     a, b = ray.hosts
-    before, processes = epochs(ray), ray.ours(a)
+    before, processes = await whole(ray), ray.ours(a)
     b.freeze()
     await asyncio.sleep(for_s)
     if until_dead:
         await in_time(ray, lambda: ray.n_alive() == 1)
     await in_time(ray, lambda: hosts_seen(ray)["b"].state == "silent" and len(epochs(ray)) == 2)
     load.check(silence_s=SILENCE_S)
-    assert {*hosts_seen(ray)["b"].workers} == {*before} - {*epochs(ray)}
-    assert ray.ours(a) == processes, "nothing is started in place of what is silent"
+    await in_time(ray, lambda: {*hosts_seen(ray)["b"].workers} == {*before} - {*epochs(ray)})
+    # Nothing is started in place of what is silent. For a moment a fence command looks like its
+    # controller, which has forked.
+    await in_time(ray, lambda: ray.ours(a) == processes)
     b.thaw()
     await in_time(ray, lambda: len(epochs(ray)) == 4)
 
@@ -335,14 +344,14 @@ def hosts_seen(ray: RayHosts) -> dict[str, HostInfo]:
 async def test_a_host_that_ray_calls_dead_keeps_its_seats(ray: RayHosts) -> None:
     b = ray.hosts[1]
     async with under_load(ray) as load:
-        before = epochs(ray)
+        before = await whole(ray)
         await freeze_a_host(ray, load, 90.0, until_dead=True)
-        assert epochs(ray) == before, "it was only silent"
+        await in_time(ray, lambda: epochs(ray) == before)  # it was only silent
         await in_time(ray, lambda: not ray.pids(b, "/raylet"))  # Ray had given it up
         await start_on(ray, b)
         await in_time(ray, lambda: is_whole(ray))
         await declare_off_though_it_is_frozen(ray, load)
-        before = epochs(ray)
+        before = await whole(ray)
         b.kill()
         await in_time(ray, lambda: hosts_seen(ray)["b"].state == "silent")
         with own_time() as took:

@@ -6,7 +6,9 @@ import asyncio
 import struct
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -19,7 +21,7 @@ from twolane.rpc.channel_options import (
 )
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SETTINGS, PING, GOAWAY = 4, 6, 7
+DATA, SETTINGS, PING, GOAWAY = 0, 4, 6, 7
 ACK = 1
 N_PINGS = 50
 
@@ -98,6 +100,50 @@ async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED, caught.value.details()
     proxy.close()
     await server.stop(None)  # hangs up, and so does the proxy then
+    await asyncio.wait_for(over.wait(), 60)
+
+
+@pytest.mark.parametrize("options", [INTERNAL_SERVER_OPTIONS, DOOR_SERVER_OPTIONS])
+async def test_nobody_is_asked_for_a_sign_of_life_while_data_comes(options: Any) -> None:
+    """A process that pauses for as long as a ping may take would lose all its streams then."""
+
+    async def echo(request: bytes, context: object) -> bytes:
+        return request
+
+    server = grpc.aio.server(options=options)
+    method: Any = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"E": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    kinds: Counter[int] = Counter()  # of frames, both ways
+    over = asyncio.Event()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readexactly(9):
+                kinds[head[3]] += 1
+                writer.write(head + await reader.readexactly(int.from_bytes(head[:3], "big")))
+        writer.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        back.write(await reader.readexactly(len(PREFACE)))
+        await asyncio.gather(forward(reader, back), forward(there, writer))
+        with suppress(ConnectionError):  # the other side has hung up first
+            await asyncio.gather(back.wait_closed(), writer.wait_closed())
+        over.set()
+
+    proxy = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    between = proxy.sockets[0].getsockname()[1]
+    where = f"127.0.0.1:{between}"
+    async with grpc.aio.insecure_channel(where, options=CHANNEL_OPTIONS) as channel:
+        call: Any = channel.unary_unary("/t.T/E")
+        for _ in range(5):
+            assert len(await call(bytes(100_000), timeout=60)) == 100_000
+        assert kinds[DATA] > 10
+        assert kinds[PING] == 0  # there is one when a server stops
+    proxy.close()
+    await server.stop(None)
     await asyncio.wait_for(over.wait(), 60)
 
 

@@ -12,6 +12,7 @@ const KEPT = 60; // points of a sparkline
 const figures = {}; // name: its last values
 let showsEnded = false;
 let latest = null;
+let isPressed = false; // a click begins: a row that is replaced then would never get it
 
 // Workers
 
@@ -96,6 +97,7 @@ function requestRow(its) {
 }
 
 function drawRequests(look) {
+  if (isPressed) return;
   const found = (showsEnded ? look.ended : look.running).requests || [];
   const rows = found.slice(0, 20).map(requestRow);
   const none = showsEnded ? "no request has ended lately" : "no request runs";
@@ -264,6 +266,8 @@ const opened = (event) => {
   const row = event.target.closest("tr[data-id]");
   if (row && (event.type === "click" || event.key === "Enter")) showTrace(row.dataset.id);
 };
+$("requests").addEventListener("pointerdown", () => { isPressed = true; });
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isPressed = false; });
 $("requests").addEventListener("click", opened);
 $("requests").addEventListener("keydown", opened);
 $("login-form").addEventListener("submit", (event) => {

@@ -96,9 +96,9 @@ class CompileAhead:
         """Wait until all are loaded, calling `tell` with `counts` now and then. Raises a compiler's
         error."""
         assert self._all is not None, "compiling begins with `with`"
-        while not self._all.done():
-            wait([self._all], _LOOK_EVERY_S)
+        while wait([self._all], _LOOK_EVERY_S).not_done:
             tell(*self.counts)
+        tell(*self.counts)  # all of them, whatever happened since the last look
         self._all.result()
 
     def _run(self) -> None:

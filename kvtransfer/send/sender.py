@@ -308,7 +308,7 @@ class Sender:
         """A message about a key that is over: none of its sends is under way, none will start."""
         if kind in ("reserved", "revoke"):
             self._say(epoch, drained=transfer_pb2.Drained(ticket=body.ticket))
-        elif kind == "refused":
+        elif kind == "refused" and body.reason != reasons.UNKNOWN:  # that answers a Renew before it
             self._abandons.answered(Key.of(body.key))
 
     def _forget_over(self, outs: Sequence[Outbound]) -> None:

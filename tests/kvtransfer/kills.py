@@ -26,7 +26,7 @@ from benchmarks.transfer.far_pool import killable_pool
 from tests.kvtransfer import sender_process
 from tests.kvtransfer.pools import PoolForTest, force_copies, open_pool
 from tests.kvtransfer.receiving import SENTINEL, Receiving, Sending, receiving
-from tests.kvtransfer.sender_process import PAGE_BYTES, PAGE_TOKENS
+from tests.kvtransfer.sender_process import PAGE_BYTES, PAGE_TOKENS, PATIENT
 from twolane.engine.allocator import PageAllocator
 from twolane.kvtransfer.config import SenderConfig
 from twolane.kvtransfer.events import FirstToken, Released
@@ -76,7 +76,7 @@ async def kill_senders(
     """A receiver here; senders that write into its pages by cuda_ipc, with sums."""
     tally, rng, begun_s = Tally(), random.Random(copies), time.monotonic()
     n_pages = 2 * at_once * row_pages
-    async with receiving(n_pages, row_pages, kind, ("cuda_ipc",)) as (side, tasks):
+    async with receiving(n_pages, row_pages, kind, ("cuda_ipc",), lease=PATIENT) as (side, tasks):
         context = victims(kind)
         for _ in range(0, n_kills, at_once):
             side.pages.absolved.clear()
@@ -140,7 +140,10 @@ def _send(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     os.dup2(out.fileno(), 1)
     out.close()
-    asyncio.run(sender_process.main(endpoint, epoch, "cuda_ipc", 0, n_pages, kind, copies))
+    sending = sender_process.main(
+        endpoint, epoch, "cuda_ipc", 0, n_pages, kind, copies, lease=PATIENT
+    )
+    asyncio.run(sending)
 
 
 def _watch_proofs(side: Receiving, sendings: list[Sending], tally: Tally) -> None:

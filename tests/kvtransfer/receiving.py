@@ -75,12 +75,16 @@ class Sending:
         self.epoch = 0
         self.lines: asyncio.Queue[list[str]] = asyncio.Queue()
         self._pidfd = os.pidfd_open(process.pid)
+        self._is_reaped = False
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
     def has_ended(self) -> bool:
-        """Not even a zombie's thread runs any more; asked of the kernel, not of asyncio."""
+        """Not even a zombie's thread runs any more; asked of the kernel, not of asyncio, as long as
+        that knows it."""
+        if self._is_reaped:
+            return True
         try:
             signal.pidfd_send_signal(self._pidfd, 0)
             stat = Path(f"/proc/{self.process.pid}/stat").read_text()
@@ -98,6 +102,7 @@ class Sending:
                 receiving.expect(words[1], self.epoch)
             self.lines.put_nowait(words)
         await self.process.wait()
+        self._is_reaped = True
         os.close(self._pidfd)
 
 
@@ -126,7 +131,7 @@ class Receiving:
             page_tokens=PAGE_TOKENS,
             page_bytes=PAGE_BYTES,
             may_grant=lambda key, n: True,
-            config=ReceiverConfig(lease=lease, reattach_s=0.3, landing_timeout_s=0.4),
+            config=ReceiverConfig(lease=lease, reattach_s=0.3, landing_timeout_s=lease.lease_s / 2),
         )
         self.landings = open_landings(
             self.epoch,

@@ -60,9 +60,14 @@ class Roles(Stage):
             for key in held:
                 if key.submission_id == request.name:
                     self._later_at(prefill, self._abandon, prefill, key, reasons.CANCELLED)
-        is_heard = self.random.random() < 0.7  # else P alone hears it, and D hears it from P
-        for decode in self.decodes if is_heard else ():
-            for key in {*decode.receiver.keys(), *decode.open_keys}:
+        if self.random.random() < 0.7:
+            self._cancel_at_decode(request)
+        else:  # P alone hears it, and D from P; should Abandon get lost, D from the router at last
+            self.later(3 * LEASE.lease_s, self._cancel_at_decode, request)
+
+    def _cancel_at_decode(self, request: Request) -> None:
+        for decode in self.decodes:
+            for key in sorted({*decode.receiver.keys(), *decode.open_keys}):
                 if key.submission_id == request.name:
                     self._later_at(decode, self._drop, decode, key)
 

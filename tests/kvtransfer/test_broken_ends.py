@@ -88,7 +88,7 @@ def test_a_sender_that_dies_while_its_slot_is_copied_does_not_end_the_landing() 
         pair.grant(1, 3, 4)
         pair.post(1, 1, [9, 8], [3, 4])
         assert pair.out.wait_for(1)[0].ok
-        wait_until(lambda: destination.is_busy)
+        wait_until(lambda: bool(destination._writes))
         pair.landing.revoke(1)
         pair.d.resume()
         assert pair.into.wait_for(1) == [Stopped(1)]

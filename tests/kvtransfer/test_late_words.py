@@ -86,6 +86,19 @@ def test_receiver_that_has_forgotten_a_grant_is_asked_again() -> None:
     assert kinds(pair.to_receiver()) == ["drained", "reserve"]
 
 
+def test_answer_to_a_renew_that_was_on_its_way_is_none_to_the_abandon_behind_it() -> None:
+    pair, key, _ = sending()
+    pair.sender.abandon(key, reasons.CANCELLED, pair.now)
+    pair.pass_time(0.05)
+    assert kinds(pair.to_receiver()) == ["abandon"]  # it gets lost
+    to_sender(pair, refused=transfer_pb2.Refused(key=key.proto(), reason=reasons.UNKNOWN))
+    pair.pass_time(2 * LEASE.retry_first_s)
+    assert kinds(pair.to_receiver()) == ["abandon"]
+    to_sender(pair, refused=transfer_pb2.Refused(key=key.proto(), reason=reasons.ABANDONED))
+    pair.pass_time(LEASE.lease_s / 2)
+    assert not pair.to_receiver()
+
+
 # -- to a receiver ------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from tests.kvtransfer.device_pair import (
     Ear,
     device_pair,
     take_small_slots,
+    wait_until,
 )
 from tests.kvtransfer.nixl_marks import over_nixl
 from twolane.kvtransfer.copy_plan import CopyPlan
@@ -187,6 +188,7 @@ def test_closing_waits_for_the_mark_and_no_longer(pair: DevicePair, mark: AskedM
     assert pair.out.hears_nothing()
     closing_thread = threading.Thread(target=pair.outlet.close, daemon=True)
     closing_thread.start()
+    wait_until(lambda: pair.outlet._is_closing)  # type: ignore[attr-defined]
     closing_thread.join(0.1)
     assert closing_thread.is_alive(), "what the device was given it still does"
     mark.set()

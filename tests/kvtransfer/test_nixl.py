@@ -21,6 +21,7 @@ from tests.kvtransfer.device_pair import (
     DevicePair,
     Ear,
     device_pair,
+    wait_until,
 )
 from tests.kvtransfer.nixl_marks import needs_nixl
 from tests.kvtransfer.receiving import receiving
@@ -140,6 +141,7 @@ def test_a_sender_says_drained_only_after_its_last_write(
         slow.setattr(NixlWrite, "state", lambda self: WriteState.UNDER_WAY)
         pair.grant(1, 3)
         pair.post(1, 1, [9], [3])
+        wait_until(lambda: len(pair.outlet._parts) == 1)  # type: ignore[attr-defined]
         assert pair.out.hears_nothing(0.2)
         monkeypatch.setattr(nixl_outlet, "GIVE_UP_S", 60.0)
         pair.landing.revoke(1)
@@ -156,6 +158,7 @@ def test_posts_to_a_receiver_that_stands_still_end_when_called_back(pair: Device
     go_on = hold(pair.landing)
     pair.post(2, 1, ALL, ALL)
     pair.post(3, 1, ALL, ALL)
+    wait_until(lambda: len(pair.outlet._parts) == 2)  # type: ignore[attr-defined]
     assert pair.out.hears_nothing(0.2)
     began_s = time.monotonic()
     pair.outlet.cancel(1)

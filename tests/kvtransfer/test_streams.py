@@ -327,13 +327,13 @@ def test_post_that_is_cancelled_while_it_connects_waits_no_longer(
 
 
 def test_post_to_nobody_fails_instead_of_waiting() -> None:
-    listener, address = listen_tcp("127.0.0.1", "")
-    listener.close()
-    pool = np.ones((4, SIZE), dtype=np.uint8)
-    outlet = outlet_of("tcp", address, pool)
-    outlet.post(1, 1, CopyPlan(0, ids(0), ids(0)))
-    assert [(p.post, p.ok) for p in Ear(outlet).wait_for(1)] == [(1, False)]
-    outlet.close()
+    with socket.socket() as deaf:  # has its port, so that nobody else listens there
+        deaf.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        outlet = outlet_of("tcp", address, np.ones((4, SIZE), dtype=np.uint8))
+        outlet.post(1, 1, CopyPlan(0, ids(0), ids(0)))
+        assert [(p.post, p.ok) for p in Ear(outlet).wait_for(1)] == [(1, False)]
+        outlet.close()
 
 
 def test_broken_connection_fails_its_post_and_the_next_one_connects_again(landing: Any) -> None:

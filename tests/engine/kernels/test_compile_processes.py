@@ -193,8 +193,13 @@ def test_what_is_cached_is_loaded_and_the_rest_compiled_by_processes_first(
 ) -> None:
     compiler("old")
     counts: list[tuple[int, int]] = []
+
+    def tell(done: int, of: int) -> None:
+        counts.append((done, of))
+        wait_until(ahead._all.done)  # type: ignore[union-attr]  # before the next look
+
     with CompileAhead(dry_run(compiler, "old", "new", "newer"), processes=2) as ahead:
-        ahead.wait(lambda done, of: counts.append((done, of)))
+        ahead.wait(tell)
     assert counts[-1] == (3, 3)
     own = os.getpid()
     by_us = {key: pids == [own] for key, pids in compiler.compiled.items()}

@@ -24,6 +24,7 @@ from twolane import (
     InvalidRequestError,
     UnavailableError,
 )
+from twolane.calls import resuming
 
 
 @pytest.fixture
@@ -88,7 +89,10 @@ def test_a_client_answers_with_its_own_dependencies_alone(door: Door) -> None:
 
 
 @pytest.mark.parametrize("key", ERRORS)
-def test_errors_are_those_of_the_async_client(client: Client, key: str) -> None:
+def test_errors_are_those_of_the_async_client(
+    client: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.2)  # so long it looks for another router
     with pytest.raises(type(ERRORS[key]), match=ERRORS[key].message):
         client.generate(key)
 

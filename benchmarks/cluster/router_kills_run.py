@@ -54,6 +54,16 @@ class Seen:
     others_s: list[float] = field(default_factory=list)  # of answers whose router lived
     settled_after_s: float | None = None  # no page and no row was left of any answer
 
+    def note(self, answer: Completion, gap_s: float) -> None:
+        """Count an answer, whose longest gap that was."""
+        self.answers += 1
+        self.takeovers += answer.ledger.takeovers
+        if not answer.ledger.takeovers:
+            self.others_s.append(gap_s)
+            return
+        self.stopped_after_takeover += answer.finish_reason == "stop"
+        (self.gaps_s if answer.ledger.attempts == 1 else self.lost_gaps_s).append(gap_s)
+
 
 class RouterKills:
     """One run, over a cluster that serves."""
@@ -116,21 +126,14 @@ class RouterKills:
 
     async def _stream(self, number: int) -> None:
         seen = self.seen
-        while not self._is_over:
+        while True:
             async with AsyncClient(self._cluster.endpoint) as client:
                 for _ in range(5):
                     answer, _, gap_s = await self._ask(client, number)
                     assert told(answer) == self._expected[number], f"stream {number}"
-                    seen.answers += 1
-                    seen.takeovers += answer.ledger.takeovers
-                    if not answer.ledger.takeovers:
-                        seen.others_s.append(gap_s)
-                        continue
-                    seen.stopped_after_takeover += answer.finish_reason == "stop"
-                    if answer.ledger.attempts == 1:
-                        seen.gaps_s.append(gap_s)
-                    else:
-                        seen.lost_gaps_s.append(gap_s)
+                    seen.note(answer, gap_s)
+                    if self._is_over:
+                        return
 
     async def _ask(
         self, client: AsyncClient, number: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,10 +28,13 @@ class ScriptedDoor(inference_pb2_grpc.InferenceServiceServicer):
     endpoint: str = ""
     requests: list[Any] = field(default_factory=list)
     streams: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def Generate(self, request: Any, context: Any) -> Iterator[Any]:
-        self.requests.append(request)
-        if self.refuse_every and len(self.requests) % self.refuse_every == 0:
+        with self._lock:  # each call has a thread of its own
+            self.requests.append(request)
+            nth = len(self.requests)
+        if self.refuse_every and nth % self.refuse_every == 0:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
         yield inference_pb2.GenerateResponse(request_id="1", seed=request.sampling.seed)
         n_tokens = request.sampling.max_tokens - self.drop_last_token

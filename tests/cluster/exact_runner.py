@@ -6,6 +6,7 @@ import asyncio
 import random
 import secrets
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,7 @@ from twolane.deploy.bundled import model_path
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
-from twolane.engine.step import RowWork, SampledToken
+from twolane.engine.step import Engine, RowWork, SampledToken
 from twolane.params import SamplingParams
 from twolane.testing import LocalCluster, start_local
 
@@ -67,13 +68,19 @@ def probes(situation: Situation, turn: int) -> list[Probe]:
 
 
 @cache
-def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
-    """What an engine says to this row alone, its prompt in one step."""
-    engine = load_engine(
+def lone_engine(dtype: str, thread: int) -> Engine:
+    """Of one thread, which asks it for one row at a time: nothing of those before is kept."""
+    return load_engine(
         EngineConfig(
             model_dir=model_path(), dtype=dtype, exact=True, threads=1, n_pages=64, page_tokens=16
         )
     )
+
+
+@cache
+def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
+    """What an engine says to this row alone, its prompt in one step."""
+    engine = lone_engine(dtype, threading.get_ident())
     pages = PageAllocator(64).try_take(64)
     assert pages is not None
     tokens = list(probe.prompt)
@@ -94,7 +101,6 @@ def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
         start = len(tokens)
         answer.append(as_token(len(answer), result.tokens[0]))
         tokens.append(result.tokens[0].token)
-    engine.close()
     return tuple(answer)
 
 

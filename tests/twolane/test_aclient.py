@@ -26,6 +26,7 @@ from twolane import (
     UnavailableError,
     WorkerCount,
 )
+from twolane.calls import resuming
 from twolane.config import ClientConfig
 
 
@@ -139,7 +140,10 @@ async def test_an_unknown_option_is_named_with_the_nearest(client: AsyncClient) 
 
 
 @pytest.mark.parametrize("key", ERRORS)
-async def test_every_error_arrives_as_its_own_class(client: AsyncClient, key: str) -> None:
+async def test_every_error_arrives_as_its_own_class(
+    client: AsyncClient, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.2)  # so long it looks for another router
     sent = ERRORS[key]
     with pytest.raises(type(sent), match=sent.message) as caught:
         await client.generate(key)

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from tests.twolane.conftest import Door
 from tests.twolane.scripted import ERRORS
+from tests.until import wait_until
 from twolane import (
     CancelledError,
     Client,
@@ -23,6 +24,7 @@ from twolane import (
     InvalidRequestError,
     UnavailableError,
 )
+from twolane.calls import resuming
 
 
 @pytest.fixture
@@ -87,7 +89,10 @@ def test_a_client_answers_with_its_own_dependencies_alone(door: Door) -> None:
 
 
 @pytest.mark.parametrize("key", ERRORS)
-def test_errors_are_those_of_the_async_client(client: Client, key: str) -> None:
+def test_errors_are_those_of_the_async_client(
+    client: Client, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.2)  # so long it looks for another router
     with pytest.raises(type(ERRORS[key]), match=ERRORS[key].message):
         client.generate(key)
 
@@ -126,12 +131,12 @@ def test_cancel_from_another_thread_ends_the_loop(client: Client) -> None:
 
 
 def test_closing_the_client_frees_every_waiting_thread(door: Door) -> None:
+    others = threading.enumerate()
     client = Client(door.endpoint)
-    n_before = len(door.script.requests)
+    ids = [f"waits-{n}" for n in range(4)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(client.generate, "silent") for _ in range(4)]
-        while len(door.script.requests) < n_before + 4:
-            time.sleep(0.01)
+        waiting = [pool.submit(client.generate, "silent", request_id=its) for its in ids]
+        wait_until(lambda: {*ids} <= door.script.requests.keys())
         client.close()
         client.close()
         for future in waiting:
@@ -139,7 +144,8 @@ def test_closing_the_client_frees_every_waiting_thread(door: Door) -> None:
                 future.result(timeout=60)
     with pytest.raises(InvalidRequestError, match="closed"):
         client.models()
-    assert not [t for t in threading.enumerate() if t.name == "twolane-client"]
+    left_over = [t for t in threading.enumerate() if t not in others]
+    assert not [t for t in left_over if t.name == "twolane-client"]
 
 
 def test_a_program_that_never_closes_its_client_ends_quietly(door: Door) -> None:

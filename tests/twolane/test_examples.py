@@ -109,6 +109,7 @@ def test_tab_completes_the_workers_of_this_machine(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twolane.admin.only_socket", lambda: door.admin)
+    monkeypatch.setattr("twolane.cli.completion._PATIENCE_S", 60.0)
     words = {VARIABLE: "bash_complete", "COMP_WORDS": "twolane drain dec", "COMP_CWORD": "2"}
     done = CliRunner().invoke(app, env=words, prog_name="twolane")
     assert done.output.splitlines() == ["plain,decode-0"]

@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from twolane.aclient import AsyncClient
+from twolane.calls import resuming
 from twolane.calls.resuming import LOST_S
 from twolane.errors import DeadlineError, InternalError, UnavailableError
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
@@ -245,7 +246,10 @@ async def test_first_request_of_a_client_finds_the_next_router_behind_a_port() -
         assert [request.request_id for request in one.generates] == ["mine"] * 3
 
 
-async def test_first_request_of_a_client_fails_where_no_router_is_left_behind_its_port() -> None:
+async def test_first_request_of_a_client_fails_where_no_router_is_left_behind_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.5)
     async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
         one.n_lost = 1_000
         with pytest.raises(UnavailableError):

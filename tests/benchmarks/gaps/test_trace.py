@@ -22,6 +22,7 @@ from benchmarks.gaps.stamps import (
     wrap,
 )
 from benchmarks.gaps.trace import SITE, report, traced
+from tests.until import wait_until
 from twolane.rpc.columns import ColumnWriter
 from twolane.v1 import worker_pb2
 
@@ -128,19 +129,20 @@ def test_a_process_that_is_started_meanwhile_is_traced_and_no_other(tmp_path: Pa
         "import gc, os, sys, time; before = 'benchmarks.gaps.stamps' in sys.modules\n"
         "from benchmarks.load.caller import Answer\n"
         "answer = Answer(0.0) if before else sys.exit('untraced')\n"
-        "answer.note(2, 1.0); gc.collect(); written = f'{sys.argv[1]}/{os.getpid()}.stamps'\n"
-        "size = lambda: os.path.exists(written) and os.stat(written).st_size\n"
-        "n_bytes = size()\n"
-        "while size() == n_bytes: gc.collect(); time.sleep(0.01)\n"
+        "from benchmarks.gaps.stamps import STAGES, read_stamps; from pathlib import Path\n"
+        "answer.note(2, 1.0); written = Path(sys.argv[1], f'{os.getpid()}.stamps')\n"
+        "is_there = lambda: STAGES.index('received') in read_stamps(written)[:, 0]\n"
+        "while not (written.exists() and is_there()): gc.collect(); time.sleep(0.01)\n"
     )
     with traced(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
         assert child.wait() == 0
+        wait_until(lambda: len([*tmp_path.iterdir()]) == 2, "this one, and the idle one")
     rows = read_stamps(tmp_path / f"{child.pid}.stamps")
     of = {stage: rows[rows[:, 0] == nth] for nth, stage in enumerate(STAGES)}
     assert of["received"][:, 1].tolist() == [2]
     assert pauses(rows)["gc"]["n"] >= 1
-    assert len([*tmp_path.iterdir()]) == 2, "this one, and the idle one"
+    assert len([*tmp_path.iterdir()]) == 2, "and no other"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 1
     assert SITE.is_dir()
     gc.collect()

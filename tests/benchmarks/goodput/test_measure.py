@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.goodput import run
 from benchmarks.goodput.measure import main, parse_slo
 from benchmarks.load.record import Slo
 from tests.benchmarks.completion_double import CompletionDouble, serve
@@ -28,6 +29,12 @@ def _run(folder: Path, *arguments: str) -> tuple[str, dict[str, Any]]:
     result = CliRunner().invoke(main, [*QUICK, *arguments, "--folder", str(folder)])
     assert result.exit_code == 0, result.output
     return result.output, json.loads((folder / "goodput.json").read_text())["figures"]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These servers free nothing between two runs."""
+    monkeypatch.setattr(run, "_SETTLE_S", 0.0)
 
 
 @pytest.mark.timeout(300)

@@ -39,12 +39,15 @@ def test_two_targets_are_loaded_alike_and_compared(
     load = figures["loads"]["40/s"]
     assert load["quick"]["figures"]["failed"] == 0
     told = load["quick"]["requests"]
-    waits_ms = [*map(max, zip(told["ttft_ms"], told["gap_p99_ms"], strict=True))]
+    pairs = [*zip(told["ttft_ms"], told["gap_p99_ms"], strict=True)]
+    waits_ms = [*map(max, pairs)]
     held_share = sum(wait_ms <= MOST_MS for wait_ms in waits_ms) / 24
     assert load["quick"]["figures"]["held_share"] == pytest.approx(held_share, abs=1e-6)
     assert sum(wait_ms <= MOST_MS + late_ms for wait_ms in waits_ms) > 0.8 * 24
     assert 10 <= load["quick"]["figures"]["ttft_p50_ms"] < MOST_MS + late_ms
-    assert 2 <= load["quick"]["figures"]["gap_p50_ms"] < MOST_MS + late_ms
+    assert load["quick"]["figures"]["gap_p50_ms"] < MOST_MS + late_ms
+    # seven gaps of 2 ms after 10, of which a client that is late sees some at once
+    assert all(ttft + 7 * gap >= 24 for ttft, gap in pairs)
     # 8 requests warm up, so that every fourth of the 24 measured ones is refused.
     assert load["slow"]["failures"] == {"OVERLOADED": 6}
     assert load["slow"]["figures"]["held_share"] == 0

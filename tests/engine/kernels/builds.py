@@ -4,6 +4,7 @@ A wrapper is called with CPU tensors while `JITFunction.run` only records; each 
 compiled for sm_90a, and its PTX and the assembler's report are read.
 """
 
+import hashlib
 import json
 import re
 import subprocess
@@ -23,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -139,16 +141,22 @@ def facts(compiled: Any) -> Build:
 
 
 def _assemble(ptx: str) -> str:
-    tool = get_ptxas(TARGET.arch).path
+    """What the assembler reports. Kept in Triton's cache, as what it has compiled is."""
+    tool = get_ptxas(TARGET.arch)
+    key = hashlib.sha256(f"{tool.path} {tool.version} {ptx}".encode()).hexdigest()
+    kept = get_cache_manager(key)
+    if path := kept.get_file("report"):
+        return Path(path).read_text()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         done = subprocess.run(
-            [tool, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder) / "kernel.cubin"],
+            [tool.path, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder) / "kernel.cubin"],
             capture_output=True,
             text=True,
             check=True,
         )
+    kept.put(done.stderr, "report", binary=False)
     return done.stderr
 
 

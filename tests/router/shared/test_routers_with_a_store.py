@@ -17,6 +17,7 @@ from twolane.errors import DuplicateRequestError, QuotaError
 from twolane.router.config import RouterConfig
 from twolane.router.doors.metrics import RouterMetrics
 from twolane.router.router import Router
+from twolane.router.shared import keys
 from twolane.router.store import Store
 from twolane.router.testing.client import ask, client_of, message
 from twolane.router.testing.cluster import ScriptedCluster
@@ -142,8 +143,9 @@ async def test_no_request_fails_while_the_server_is_killed_stopped_flushed_and_s
 
 
 async def test_no_request_fails_while_a_replica_takes_over(
-    tmp_path: Path, store_of: MakeStore
+    tmp_path: Path, store_of: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keys, "LEASE_MS", 3_000)  # what the replica never heard of ends by then
     with watched(tmp_path, debians_server()) as pair:
         store = await store_of("a", pair.url, ask_s=0.05, socket_s=0.25)
         async with (

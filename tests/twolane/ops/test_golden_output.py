@@ -12,6 +12,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -100,8 +101,8 @@ def run(door: Door, line: str, environment: dict[str, str]) -> Result:
 def _same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("twolane.cli.ops.events.time.time", lambda: NOW)
-    monkeypatch.setattr("twolane.cli.ops.events.time.localtime", time.gmtime)
+    clock = SimpleNamespace(time=lambda: NOW, localtime=time.gmtime, strftime=time.strftime)
+    monkeypatch.setattr("twolane.cli.ops.events.time", clock)  # not of gRPC, which has deadlines
 
 
 @pytest.mark.parametrize("kind", ENVIRONMENTS)

@@ -73,9 +73,9 @@ def viewers_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
     yield endpoint
-    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(10)
+    asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

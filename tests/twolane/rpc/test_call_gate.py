@@ -169,7 +169,8 @@ async def test_of_senders_that_stall_the_oldest_gives_way_and_others_are_answere
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel,
         senders(port, n_calls=20, n_sent=500),
     ):
-        await until(lambda: served.gate.n_unread == 20)
+        # a machine that stalls just now lets some of them be slow before all have come
+        await until(lambda: served.gate.n_unread == 20 or served.gate._slow)
         assert await outcome(channel) == 1
         with own_time() as took:
             await until(lambda: served.gate.n_unread == 3)

@@ -55,11 +55,11 @@ def scale(
     unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))
     of_row = gl.load(row_scales + row, mask=row < n_rows, other=0.0)[None, :]
-    low *= of_row * gl.load(scales + first_low + unit, mask=first_low + unit < n_out)[:, None]
+    low *= gl.load(scales + first_low + unit, mask=first_low + unit < n_out)[:, None]
+    low *= of_row  # one factor at a time: their product would need registers for a tile
     if PAIR:
-        high *= (
-            of_row * gl.load(scales + first_high + unit, mask=first_high + unit < n_out)[:, None]
-        )
+        high *= gl.load(scales + first_high + unit, mask=first_high + unit < n_out)[:, None]
+        high *= of_row
     return low, high
 
 

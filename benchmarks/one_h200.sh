@@ -4,13 +4,11 @@
 #
 #   benchmarks/one_h200.sh [FOLDER, else benchmarks/results]      COMMIT=... outside a checkout of git
 #
-# Expected on an H200 beside 16 cores, by an engine that was ready after 10.0 s instead of 13.5 once
-# kernels were compiled by processes (one start each), and by clusters that were ready after 13.4 s cold
-# and 6.1 and 6.8 warm before:
+# Usual on an H200 beside 16 cores:
 #
-#   tests     none fails, 150 s
-#   starts    10 s with an empty kernel cache, 5.5 to 6 with a full one
-#   engine    ready after 10 s cold, 5.5 to 6 warm; decode steps within 2 % of the saved ones, 80 rows 7.6 ms
+#   tests     none fails, 130 s
+#   starts    10.3 to 11.7 s with an empty kernel cache, 4.8 to 5.9 with a full one
+#   engine    ready after 8.3 s cold, 4.1 to 4.4 warm; decode steps within 2 % of the saved ones
 cd "$(dirname "$0")/.." || exit 2
 out=${1:-benchmarks/results}
 model=build/shape_8b

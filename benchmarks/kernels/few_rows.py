@@ -250,6 +250,7 @@ def main() -> int:
     parser.add_argument("--only", default="products,attention")
     parser.add_argument("--rows", default=",".join(str(n) for n in ROWS))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -265,7 +266,8 @@ def main() -> int:
     rows = [row for name in args.only.split(",") for row in sections[name]()]
     took_s = round(time.perf_counter() - begun, 1)
     figures = {"read_tb_per_s": round(read / 1e12, 3), "took_s": took_s, "rows": rows}
-    print(f"took {took_s} s; saved", save("skinny", figures, folder=args.out))
+    path = save("skinny", figures, folder=args.out, commit=args.commit)
+    print(f"took {took_s} s; saved", path)
     return 0
 
 

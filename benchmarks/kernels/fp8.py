@@ -31,6 +31,7 @@ from twolane.engine.kernels.attention.prefill_attention import (
 from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.rope_write import rope_write
+from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
@@ -135,6 +136,7 @@ def small_rows(n: int, width: int) -> Fp8Rows:
 def bench_products(table: Table) -> None:
     fp8 = replace(table, matmul=measure_fp8_ceiling())  # same rows, the ceiling of FP8
     print(f"fp8 matmul {fp8.matmul / 1e12:.0f} TFLOP/s")
+    sums = PartialSums(CUDA)
     for name, (outer, inner) in PRODUCTS.items():
         copies = max(2, (1 << 28) // (outer * inner))
         wide = [randn(outer, inner) for _ in range(copies)]
@@ -165,6 +167,10 @@ def bench_products(table: Table) -> None:
             ]  # fmt: skip
             label = f"mm fp8 {name} {n} unscaled"
             fp8.add(label, calls, n_bytes=n_bytes, operations=operations)
+        for n in (1, 8, 16, 32, 64, 128):
+            q, out = small_rows(n, inner), empty(n, outer)
+            calls = [partial(few_rows_product, q, w, out=out, sums=sums) for w in small]
+            fp8.add(f"streamed fp8 {name} {n}", calls, n_bytes=outer * inner)
         for n in (1, 2, 4):
             x, out = randn(n, inner), empty(n, outer)
             calls = [partial(gemv, x, w, out=out) for w in wide]
@@ -225,6 +231,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(SECTIONS))
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -235,7 +242,7 @@ def main() -> int:
     for name in args.only.split(","):
         SECTIONS[name](table)
         torch.cuda.empty_cache()
-    print("saved", save("kernels_fp8", {"rows": table.rows}, folder=args.out))
+    print("saved", save("kernels_fp8", {"rows": table.rows}, folder=args.out, commit=args.commit))
     return 0
 
 

@@ -2,28 +2,32 @@
 
     out[i, j] = sum over k of x[i, k] * weight[j, k]    * x.scales[i] * weight.scales[j]
 
-Rows come as FP8 from the kernel that computed them (norm, silu), or are rounded here. For one or
-two rows `Products` uses another kernel: only weights cost time then, and rows stay unquantised.
+Rows come as FP8 from the kernel that computed them (norm, silu), or are rounded here. For few rows
+`Products` uses kernels of our own.
 """
 
 from __future__ import annotations
 
 import torch
 
+from twolane.engine.kernels.products.row_padding import padded_fp8
 from twolane.engine.kernels.rows.quantise import quantise_rows
-from twolane.engine.model_files.fp8 import Fp8Rows
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 FAST = True  # accumulate in the tensor cores, without float32 registers every 128 terms
 
 
-def fp8_product(
-    x: torch.Tensor | Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype, pdl: int
-) -> torch.Tensor:
+def fp8_rows(x: Matrix, *, pdl: int) -> Fp8Rows:
+    """x as it is, or rounded to FP8."""
+    if isinstance(x, Fp8Rows):
+        return x
+    rows = padded_fp8(x, *x.shape)
+    quantise_rows(x, out=rows, pdl=pdl)
+    return rows
+
+
+def fp8_product(x: Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype) -> torch.Tensor:
     """x `[n, in]` times `[out, in]` transposed: a new `[n, out]` of `dtype`."""
-    if not isinstance(x, Fp8Rows):
-        rows = Fp8Rows.empty(len(x), x.shape[1], device=x.device)
-        quantise_rows(x, out=rows, pdl=pdl)
-        x = rows
     if x.values.is_meta:
         return x.values.new_empty(len(x), len(weight), dtype=dtype)
     if x.values.device.type != "cuda":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from twolane.engine.cpu.exact_products import TiledProduct
-from twolane.engine.cuda.fp8_products import fp8_product
+from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
@@ -16,9 +16,9 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
     plan_gated_many_rows,
 )
 from twolane.engine.kernels.products.gemv import gemv
-from twolane.engine.kernels.products.row_padding import padded_empty
+from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
@@ -48,10 +48,11 @@ class Products:
         rows      1 to 2               to 128                          beyond
         plain     gemv                 streamed (`few_rows_product`)   cuBLAS
         gated     gemv; silu           streamed, with silu             cuBLAS; silu (*)
-        FP8       gemv, plain rows     torch's scaled product, FP8 rows
+        FP8       streamed, FP8 rows   streamed, FP8 rows              torch's scaled product (**)
         exact     tiles of the library's product, for any number of rows
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
+    (**) Also of few rows on other cards, where one or two are a gemv of plain rows.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Products:
         self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
         self._tuning = tuning
         self._sums: PartialSums | None = None
-        self._configs: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {}
+        self._configs: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
         """Exact mode: find the tile heights that treat all rows alike."""
@@ -72,12 +73,17 @@ class Products:
         self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor:
         """`pdl`: the launch may overlap the end of the previous one, if the kernel is ours."""
-        if isinstance(x, torch.Tensor) and self._is_for_gemv(x):
+        fp8 = isinstance(weight, Fp8Rows)
+        if isinstance(x, torch.Tensor) and self._is_for_gemv(x, fp8=fp8):
             out = x.new_empty(len(x), len(weight))
             gemv(x, weight, out=out, bias=bias, pdl=pdl)
             return out
         if isinstance(weight, Fp8Rows):
-            out = fp8_product(x, weight, dtype=self._dtype, pdl=pdl)
+            rounded = fp8_rows(x, pdl=pdl)
+            config = self._config(rounded.values, len(weight), gated=False)
+            if config is not None:
+                return self._stream(rounded, weight, bias, config, gated=False, pdl=pdl)
+            out = fp8_product(rounded, weight, dtype=self._dtype)
             return out if bias is None else out.add_(bias)
         assert isinstance(x, torch.Tensor), "FP8 rows need FP8 weights"
         if self._tiled is not None:
@@ -97,7 +103,7 @@ class Products:
         if the next product takes FP8."""
         units = len(weight) // 2
         if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
-            config = None if self._is_for_gemv(x) else self._config(x, units, gated=True)
+            config = None if self._is_for_gemv(x, fp8=False) else self._config(x, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
             plan = self._many_rows_plan(x, units) if bias is None else None
@@ -111,17 +117,20 @@ class Products:
     def rows_like(self, x: torch.Tensor, width: int, *, fp8: bool) -> Matrix:
         """As many rows as x, uninitialised, in the form (FP8 or not) that products take best: the
         kernel that fills them can round on the way."""
-        if fp8 and not self._is_for_gemv(x):
-            return Fp8Rows.empty(len(x), width, device=x.device)
+        if fp8 and not self._is_for_gemv(x, fp8=True):
+            return padded_fp8(x, len(x), width)
         return self.plain_rows_like(x, width)
 
     def plain_rows_like(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """The same, not in FP8."""
         return padded_empty(x, len(x), width)
 
-    def _is_for_gemv(self, x: torch.Tensor) -> bool:
-        tuning = self._tuning
-        if self._tiled is not None or tuning.library_products or card_of(x.device) is None:
+    def _is_for_gemv(self, x: torch.Tensor, *, fp8: bool) -> bool:
+        """Plain rows. FP8 weights of one row are streamed twice as fast as a gemv reads them."""
+        tuning, card = self._tuning, card_of(x.device)
+        if self._tiled is not None or tuning.library_products or card is None:
+            return False
+        if fp8 and card.is_hopper:
             return False
         return len(x) <= tuning.gemv_rows
 
@@ -142,25 +151,27 @@ class Products:
         rows, inner = x.shape
         if self._tiled is not None or self._tuning.library_products or rows > STREAMED_ROWS:
             return None
-        if inner % 8 or not can_stream(x):
+        if inner * x.itemsize % 16 or not can_stream(x):
             return None
-        key = (pad_rows(rows), n_out, inner, gated)
+        measured = (pad_rows(rows), n_out, inner, gated)
+        key = (*measured, x.itemsize)
         if key not in self._configs:
             if self._sums is None:
                 self._sums = PartialSums(x.device)
             guess = config_for(
-                *key[:3],
+                *measured[:3],
                 gated=gated,
                 cores=_cores(x.device),
                 ring_bytes=self._tuning.ring_bytes,
+                itemsize=x.itemsize,
             )
-            self._configs[key] = MEASURED.get(key, guess)
+            self._configs[key] = guess if x.dtype == FP8 else MEASURED.get(measured, guess)
         return self._configs[key]
 
     def _stream(
         self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
+        x: Matrix,
+        weight: Matrix,
         bias: torch.Tensor | None,
         config: FewRowsConfig,
         *,
@@ -168,7 +179,8 @@ class Products:
         pdl: int,
     ) -> torch.Tensor:
         assert self._sums is not None
-        out = padded_empty(x, len(x), len(weight) // (2 if gated else 1))
+        like, dtype = (x.values, self._dtype) if isinstance(x, Fp8Rows) else (x, x.dtype)
+        out = padded_empty(like, len(x), len(weight) // (2 if gated else 1), dtype)
         few_rows_product(
             x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl
         )

@@ -8,9 +8,14 @@ from functools import cache
 import torch
 from triton.experimental.gluon import language as gl
 
+_ELEMENTS = {
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.float8_e4m3fn: gl.float8e4nv,
+}
+
 
 @cache
 def box_layout(rows: int, columns: int, dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    """Of a box `[rows, columns]` of bfloat16 or float16 in shared memory."""
-    element = gl.bfloat16 if dtype == torch.bfloat16 else gl.float16
-    return gl.NVMMASharedLayout.get_default_for([rows, columns], element)
+    """Of a box `[rows, columns]` of bfloat16, float16 or FP8 in shared memory."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], _ELEMENTS[dtype])

@@ -12,10 +12,11 @@ import torch
 from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, pad_rows, stages_for
-from twolane.engine.kernels.products.row_padding import padded_empty
+from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 pytestmark = pytest.mark.gpu
 
@@ -71,6 +72,27 @@ def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     for rows_in, out in zip((x, x.clone()), outs, strict=True):
         few_rows_product(rows_in, weight, out=out, gated=gated, sums=poisoned_sums())
     assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 24, 64, 100])
+@pytest.mark.parametrize(("outer", "inner"), [(1000, 912), (6144, 4096), (4096, 14336)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_fp8_products_match_float64(rows: int, outer: int, inner: int, biased: bool) -> None:
+    """Behind the rows are NaN."""
+    x = padded_fp8(torch.empty(0, device="cuda"), rows, inner)
+    x.values.as_strided((pad_rows(rows), inner), (inner, 1)).fill_(torch.nan)
+    x.copy_(random(rows, inner) * torch.logspace(-3, 3, rows, device="cuda")[:, None])
+    weight = Fp8Rows.empty(outer, inner, device=torch.device("cuda"))
+    weight.copy_(random(outer, inner))
+    bias = random(outer) if biased else None
+    sums, out = poisoned_sums(), torch.full((rows, outer), torch.nan, device="cuda", dtype=BF16)
+    few_rows_product(x, weight, out=out, bias=bias, sums=sums)
+    expected = x.dequantise().double() @ weight.dequantise().double().T
+    if bias is not None:
+        expected += bias.double()
+    errors = [relative_error(one, other) for one, other in zip(out, expected, strict=True)]
+    assert max(errors) < 6e-3  # sums inside the tensor cores keep fewer bits
+    assert not sums.counters.any(), "a merge left its counter behind"
 
 
 @pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])

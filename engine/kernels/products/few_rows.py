@@ -2,7 +2,8 @@
 
 Bytes: the weights once (out * in * itemsize), from memory; the rows once per tile of outputs, and
 partial sums of shared tiles once each way, from the L2 cache. With `gated`, silu(gate) * up follows
-in registers, which saves a launch and writing and reading [rows, 2 * units].
+in registers, which saves a launch and writing and reading [rows, 2 * units]. Weights in FP8 take
+rows in FP8.
 
 Sums are in float32, in an order fixed by the configuration: the same call gives the same bits.
 """
@@ -21,6 +22,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
     tiles_for,
 )
 from twolane.engine.kernels.sizes import cdiv
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
 
 
 class PartialSums:
@@ -35,8 +37,8 @@ class PartialSums:
 
 
 def few_rows_product(
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    x: Matrix,
+    weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
@@ -50,6 +52,7 @@ def few_rows_product(
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
+    FP8 is not gated, and has an out of another dtype.
     What follows x in its storage may be read. `weight` must not change while the stream runs: with
     `pdl` its first bytes are read before the previous kernels have ended.
 
@@ -59,11 +62,12 @@ def few_rows_product(
     from twolane.engine.kernels.products.few_rows_launch import launch_streamed  # in Gluon
 
     rows, inner = x.shape
-    config = config or config_for(rows, out.shape[1], inner, gated=gated)
+    values, weights = _values(x), _values(weight)
+    config = config or config_for(rows, out.shape[1], inner, gated=gated, itemsize=values.itemsize)
     rows_pad = pad_rows(rows)
     launch_streamed(
-        x,
-        weight,
+        values,
+        weights,
         checked_arguments(
             x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
         ),
@@ -71,13 +75,14 @@ def few_rows_product(
         rows_pad=rows_pad,
         gated=gated,
         biased=bias is not None,
+        scaled=isinstance(x, Fp8Rows),
         pdl=pdl,
     )
 
 
 def checked_arguments(
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    x: Matrix,
+    weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
@@ -94,20 +99,32 @@ def checked_arguments(
     assert 1 <= rows <= MAX_ROWS
     assert weight.shape == (n_out * (1 + gated), inner)
     assert len(out) == rows
-    assert x.dtype == weight.dtype
-    assert x.stride(1) == weight.stride(1) == 1
-    assert all(t.stride(0) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in (x, weight))
+    values, weights = _values(x), _values(weight)
+    assert values.dtype == weights.dtype
+    assert values.stride(1) == weights.stride(1) == 1
+    assert all(
+        t.stride(0) * t.itemsize % 16 == 0 and t.data_ptr() % 16 == 0 for t in (values, weights)
+    )
+    row_scales = scales = sums.values  # not read
+    if isinstance(x, Fp8Rows):
+        assert isinstance(weight, Fp8Rows)
+        assert not gated
+        row_scales, scales = x.scales, weight.scales
+        assert row_scales.is_contiguous()
+        assert scales.is_contiguous()
     assert out.is_contiguous()
-    assert bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous())
+    assert bias is None or (len(bias) == len(weight) and bias.is_contiguous())
     n_chunks = cdiv(inner, config.block_in)
     assert config.stages >= 2, "a stage is released when the next is loaded"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()
     return (
         out,
-        weight if bias is None else bias,
+        weights if bias is None else bias,
         sums.values,
         sums.counters,
+        row_scales,
+        scales,
         rows,
         n_out,
         n_tiles,
@@ -118,4 +135,8 @@ def checked_arguments(
 def can_stream(x: torch.Tensor) -> bool:
     """Whether the kernel of `few_rows_hopper` supports x's dtype and card."""
     card = card_of(x.device)
-    return x.dtype in (torch.bfloat16, torch.float16) and card is not None and card.is_hopper
+    return x.dtype in (torch.bfloat16, torch.float16, FP8) and card is not None and card.is_hopper
+
+
+def _values(matrix: Matrix) -> torch.Tensor:
+    return matrix.values if isinstance(matrix, Fp8Rows) else matrix

@@ -4,6 +4,7 @@
     afterwards        rows are loaded into the same stages; stage by stage, as they become free
     tensor cores      [64 outputs, inner] x [inner, rows]: weights are the rows of the product, so
                       that 8 input rows need no padding
+    FP8               both sides; sums are scaled by row and output at the end of a tile
 
 A stage holds one box of weights of HALF outputs, or a pair, low and high: adjacent outputs, or the
 gates and ups of the same units, whose product then never leaves the registers. Ideas: the warp
@@ -27,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from twolane.engine.kernels.gluon_names import async_load
-from twolane.engine.kernels.products.few_rows_sums import finish, merge
+from twolane.engine.kernels.products.few_rows_sums import finish, merge, scale
 
 
 @gluon.jit
@@ -109,13 +110,14 @@ def _fetch(
 
 @gluon.jit
 def _multiply(
-    rows, lows, highs, full, free, out, bias, partials, counters,
+    rows, lows, highs, full, free, out, bias, partials, counters, row_scales, scales,
     n_rows, n_out, n_tiles, n_chunks,
     HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
-    PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, WARPS: gl.constexpr,
-    PDL: gl.constexpr,
+    PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, SCALED: gl.constexpr,
+    WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, 16])
+    DEPTH: gl.constexpr = 256 // rows.dtype.primitive_bitwidth  # of one product: 32 bytes
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, DEPTH])
     if PDL:
         gdc_wait()
     if PDL == 1:
@@ -159,6 +161,11 @@ def _multiply(
                 HALF, ROWS, PAIR, LAYOUT,
             )  # fmt: skip
         if whole:
+            if SCALED:
+                low, high = scale(
+                    low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
+                    HALF, ROWS, PAIR, LAYOUT,
+                )  # fmt: skip
             finish(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,
                 HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
@@ -173,6 +180,8 @@ def streamed_kernel(
     bias,
     partials,
     counters,
+    row_scales,
+    scales,
     n_rows,
     n_out,
     n_tiles,
@@ -185,6 +194,7 @@ def streamed_kernel(
     PAIR: gl.constexpr,
     GATED: gl.constexpr,
     BIASED: gl.constexpr,
+    SCALED: gl.constexpr,
     WARPS: gl.constexpr,
     FETCH_REGISTERS: gl.constexpr,
     PDL: gl.constexpr,
@@ -203,9 +213,9 @@ def streamed_kernel(
     gl.warp_specialize(
         [
             (_multiply, (
-                rows, lows, highs, full, free, out, bias, partials, counters,
+                rows, lows, highs, full, free, out, bias, partials, counters, row_scales, scales,
                 n_rows, n_out, n_tiles, n_chunks,
-                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, WARPS, PDL,
+                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, WARPS, PDL,
             )),
             (_fetch, (
                 x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,

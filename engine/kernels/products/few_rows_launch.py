@@ -30,19 +30,20 @@ def launch_streamed(
     rows_pad: int,
     gated: bool,
     biased: bool,
+    scaled: bool,
     pdl: int,
 ) -> None:
     """Like `few_rows_product`, which checks the arguments; `arguments`: the kernel's, after x and
     weight."""
-    out, bias, sums, counters, _, n_out, *_ = arguments
+    out, bias, sums, counters, row_scales, scales, _, n_out, *_ = arguments
     constants = (
         config.half, rows_pad, config.block_in, config.stages, config.split, config.pair, gated,
-        biased, config.warps, _FETCH_REGISTERS, pdl,
+        biased, scaled, config.warps, _FETCH_REGISTERS, pdl,
     )  # fmt: skip
     # All that a variant depends on; row counts, tiles and chunks are not specialised.
     variant = (
         x.device, x.dtype, out.dtype, bias.dtype, constants, n_out == 1, n_out % _ALIGNED == 0,
-        *(t.data_ptr() % _ALIGNED == 0 for t in (out, bias, sums, counters)),
+        *(t.data_ptr() % _ALIGNED == 0 for t in (out, bias, sums, counters, row_scales, scales)),
     )  # fmt: skip
     grid = (config.programs, 1, 1)
     n_rows = rows_with_padding(x, rows_pad)

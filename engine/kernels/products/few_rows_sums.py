@@ -1,4 +1,4 @@
-"""The end of a tile in `few_rows_hopper`: partial sums are merged if shared, and stored."""
+"""The end of a tile in `few_rows_hopper`: partial sums are merged if shared, scaled, and stored."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -44,6 +44,23 @@ def merge(
                 high += gl.load(theirs + HALF * ROWS, cache_modifier=".cg")
         gl.store(counters + program, 0)
     return low, high, finishes
+
+
+@gluon.jit
+def scale(
+    low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
+    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(low, high) of FP8 rows and weights, times the scales of both."""
+    unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))
+    of_row = gl.load(row_scales + row, mask=row < n_rows, other=0.0)[None, :]
+    low *= gl.load(scales + first_low + unit, mask=first_low + unit < n_out)[:, None]
+    low *= of_row  # one factor at a time: their product would need registers for a tile
+    if PAIR:
+        high *= gl.load(scales + first_high + unit, mask=first_high + unit < n_out)[:, None]
+        high *= of_row
+    return low, high
 
 
 @gluon.jit

@@ -3,13 +3,22 @@
 import torch
 
 from twolane.engine.kernels.products.few_rows_plan import MAX_ROWS, pad_rows
+from twolane.engine.model_files.fp8 import FP8, Fp8Rows
 
 
-def padded_empty(like: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """An uninitialised `[rows, width]` with the dtype and device of `like`. If it has few rows, the
-    memory behind it is padding (see `rows_with_padding`)."""
+def padded_empty(
+    like: torch.Tensor, rows: int, width: int, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """An uninitialised `[rows, width]` with the device of `like`, and its dtype unless another is
+    given. If it has few rows, the memory behind it is padding (see `rows_with_padding`)."""
     n = pad_rows(rows) if rows <= MAX_ROWS else rows
-    return like.new_empty(n, width)[:rows]
+    return like.new_empty((n, width), dtype=dtype or like.dtype)[:rows]
+
+
+def padded_fp8(like: torch.Tensor, rows: int, width: int) -> Fp8Rows:
+    """The same in FP8, with scales."""
+    values = padded_empty(like, rows, width, FP8)
+    return Fp8Rows(values, like.new_empty(rows, dtype=torch.float32))
 
 
 def rows_with_padding(x: torch.Tensor, rows_pad: int) -> int:

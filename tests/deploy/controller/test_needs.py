@@ -46,7 +46,7 @@ class Fed:
 def test_prefill_needs_the_forecast_with_headroom_over_what_one_worker_computes() -> None:
     found = Fed().need(P)
     rate = found.capacity_per_s
-    assert rate == pytest.approx(0.72 * 42_700, rel=0.01)
+    assert rate == pytest.approx(0.72 * 43_700, rel=0.01)
     assert found.forecast_per_s == pytest.approx(60_000, rel=0.01)
     assert found.workers == -(-found.forecast_per_s * found.headroom // rate)
     assert found.bound_by == "rate"

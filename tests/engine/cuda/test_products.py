@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 import torch
 
 from twolane.engine.kernels.rows.silu import reference_silu_mul
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 
 @pytest.fixture
@@ -46,6 +47,25 @@ def test_products_of_few_rows_stream_and_of_many_do_not(biased: bool, streaming:
         assert isinstance(gated, torch.Tensor)
         assert torch.allclose(gated.double(), reference_silu_mul(expected), atol=1e-4), n
     assert streaming == [3, 3, 17, 17]
+
+
+def test_few_rows_of_fp8_stream_and_are_as_the_librarys(streaming: list[int]) -> None:
+    """The double streams float32 in place of FP8: a plain row is rounded to what FP8 holds."""
+    from twolane.engine.cuda.products import STREAMED_ROWS, Products
+
+    products = Products(exact=False, dtype=torch.float32)
+    weight = wide_fp8(2 * 72, 48)
+    for n in (1, 17, STREAMED_ROWS + 1):
+        x = wide_fp8(n, 48)
+        expected = x.dequantise().double() @ weight.dequantise().double().T
+        got = products(x, weight, None, pdl=0)
+        assert torch.allclose(got.double(), expected, atol=1e-3), n
+    assert streaming == [1, 17]
+
+
+def wide_fp8(rows: int, width: int) -> Fp8Rows:
+    """FP8 rows whose values are held as float32, which the double can load."""
+    return Fp8Rows(torch.randn(rows, width) / 3, torch.rand(rows) + 0.5)
 
 
 def test_measured_choices_come_before_guesses(

@@ -228,6 +228,13 @@ def cases() -> dict[str, Callable[[], None]]:
             pdl=True,
         )  # fmt: skip
 
+    def streamed_fp8(n: int) -> None:
+        cut = cut_for(n, 28672, 4096, itemsize=1)
+        few_rows_product(
+            small(n, 4096), small(128, 4096), out=zeros(n, 128), sums=sums,
+            config=replace(cut, programs=2), pdl=True,
+        )  # fmt: skip
+
     def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
         """A small piece of such a table, out of pages of 4 units."""
         narrow = zeros(granules, dtype=torch.int32)
@@ -327,6 +334,7 @@ def cases() -> dict[str, Callable[[], None]]:
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
             for n in STREAMED_ROWS
         },
+        **{f"streamed fp8 {n}": partial(streamed_fp8, n) for n in (8, 128)},
         "tall gated": lambda: gated_many_rows(
             zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)
         ),

@@ -14,11 +14,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from twolane.engine.kernels.products.few_rows import PartialSums, checked_arguments
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
 def general_skinny(
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    x: Matrix,
+    weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
@@ -36,7 +37,7 @@ def general_skinny(
     )
     descriptors = (
         TensorDescriptor(t, list(t.shape), list(t.stride()), [block, config.block_in])
-        for t, block in ((x, rows_pad), (weight, config.half))
+        for t, block in ((values(x), rows_pad), (values(weight), config.half))
     )
     general_kernel[(config.programs,)](
         *descriptors,
@@ -49,8 +50,13 @@ def general_skinny(
         PAIR=config.pair,
         GATED=gated,
         BIASED=bias is not None,
+        SCALED=isinstance(x, Fp8Rows),
         num_warps=config.warps,
     )
+
+
+def values(matrix: Matrix) -> torch.Tensor:
+    return matrix.values if isinstance(matrix, Fp8Rows) else matrix
 
 
 @triton.jit
@@ -133,6 +139,8 @@ def general_kernel(
     bias,
     partials,
     counters,
+    row_scales,
+    scales,
     n_rows,
     n_out,
     n_tiles,
@@ -145,6 +153,7 @@ def general_kernel(
     PAIR: tl.constexpr,
     GATED: tl.constexpr,
     BIASED: tl.constexpr,
+    SCALED: tl.constexpr,
 ):
     programs = tl.num_programs(0)
     each = 1 if SPLIT else n_chunks
@@ -178,6 +187,15 @@ def general_kernel(
                 HALF, ROWS, PAIR,
             )  # fmt: skip
         if whole:
+            if SCALED:
+                unit, row = tl.arange(0, HALF)[:, None], tl.arange(0, ROWS)[None, :]
+                of_row = tl.load(row_scales + row, mask=row < n_rows, other=0.0)
+                low *= of_row * tl.load(
+                    scales + first_low + unit, mask=first_low + unit < n_out, other=0.0
+                )
+                if PAIR:
+                    at = first_high + unit
+                    high *= of_row * tl.load(scales + at, mask=at < n_out, other=0.0)
             _store(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,
                 HALF, ROWS, PAIR, GATED, BIASED,

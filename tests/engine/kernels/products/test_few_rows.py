@@ -25,6 +25,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
 from twolane.engine.kernels.products.row_padding import padded_empty, rows_with_padding
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
+from twolane.engine.model_files.fp8 import Fp8Rows
 
 SHAPES = [
     (6144, 4096, False), (4096, 4096, False), (14336, 4096, True), (4096, 14336, False),
@@ -59,6 +60,21 @@ def test_products_match_float64_at_odd_shapes(
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
     assert not sums.counters.any(), "a merge left its counter behind"
+
+
+@pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 3)])
+@pytest.mark.parametrize("pair", [False, True])
+def test_sums_of_scaled_rows_and_weights_are_scaled(split: bool, programs: int, pair: bool) -> None:
+    """By each row's and each output's own scale, before the bias; the double takes float32 in place
+    of FP8."""
+    x = Fp8Rows(torch.randn(17, 120), torch.rand(17) + 0.5)
+    weight = Fp8Rows(torch.randn(80, 120), torch.rand(80) + 0.5)
+    bias, sums = torch.randn(80), PartialSums("cpu", values=1 << 18, programs=16)
+    out = torch.full((17, 80), torch.nan)
+    cut = config(programs, split=split, pair=pair)
+    general_skinny(x, weight, out=out, bias=bias, sums=sums, config=cut)
+    expected = x.dequantise().double() @ weight.dequantise().double().T + bias.double()
+    assert relative_error(out, expected) < 1e-6
 
 
 def test_half_precision_sums_in_float32() -> None:
@@ -113,6 +129,13 @@ def test_a_plan_covers_every_chunk_within_a_multiprocessor(
         n_chunks = -(-inner // found.block_in)
         assert found.programs <= n_tiles * (n_chunks if found.split else 1)
         assert found.partial_values(rows_pad) <= PARTIAL_VALUES
+
+
+def test_values_of_one_byte_are_planned_as_half_as_many_of_two() -> None:
+    for rows in (1, 64, 128):
+        wide = config_for(rows, 4096, 14336 // 2)
+        cut = config_for(rows, 4096, 14336, itemsize=1)
+        assert cut == replace(wide, block_in=2 * wide.block_in)
 
 
 @pytest.mark.parametrize("rows", [1, 8, 9, 65, 80, 128, 129])

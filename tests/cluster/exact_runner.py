@@ -6,7 +6,6 @@ import asyncio
 import random
 import secrets
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -68,8 +67,8 @@ def probes(situation: Situation, turn: int) -> list[Probe]:
 
 
 @cache
-def lone_engine(dtype: str, thread: int) -> Engine:
-    """Of one thread, which asks it for one row at a time: nothing of those before is kept."""
+def lone_engine(dtype: str) -> Engine:
+    """It is asked for one row at a time, by one thread: nothing of those before is kept."""
     return load_engine(
         EngineConfig(
             model_dir=model_path(), dtype=dtype, exact=True, threads=1, n_pages=64, page_tokens=16
@@ -80,7 +79,7 @@ def lone_engine(dtype: str, thread: int) -> Engine:
 @cache
 def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
     """What an engine says to this row alone, its prompt in one step."""
-    engine = lone_engine(dtype, threading.get_ident())
+    engine = lone_engine(dtype)
     pages = PageAllocator(64).try_take(64)
     assert pages is not None
     tokens = list(probe.prompt)

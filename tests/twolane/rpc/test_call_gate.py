@@ -164,6 +164,14 @@ async def test_a_message_that_does_not_come_ends_its_call_and_says_so() -> None:
 async def test_of_senders_that_stall_the_oldest_gives_way_and_others_are_answered() -> None:
     served = Served(CallGateConfig(slow_messages=3, message_s=600.0))
     served.go.set()
+    slow: list[asyncio.Timeout] = []
+    add_slow = served.gate._add_slow
+
+    def counted(timeout: asyncio.Timeout) -> None:
+        slow.append(timeout)
+        add_slow(timeout)
+
+    served.gate._add_slow = counted  # type: ignore[method-assign]
     async with (
         served.at() as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel,
@@ -173,7 +181,7 @@ async def test_of_senders_that_stall_the_oldest_gives_way_and_others_are_answere
         await until(lambda: served.gate.n_unread == 20 or served.gate._slow)
         assert await outcome(channel) == 1
         with own_time() as took:
-            await until(lambda: served.gate.n_unread == 3)
+            await until(lambda: len(slow) == 20 and served.gate.n_unread == 3)
         assert took.s() < SLOW_S + 2.0
 
 

@@ -18,11 +18,13 @@ from twolane.rpc.channel_options import (
     CHANNEL_OPTIONS,
     DOOR_SERVER_OPTIONS,
     INTERNAL_SERVER_OPTIONS,
+    WINDOW_BYTES,
 )
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, SETTINGS, PING, GOAWAY = 0, 4, 6, 7
 ACK = 1
+WINDOW = 4  # SETTINGS_INITIAL_WINDOW_SIZE
 N_PINGS = 50
 
 
@@ -108,7 +110,8 @@ async def test_an_endpoint_may_take_its_time_to_say_hello() -> None:
 
 @pytest.mark.parametrize("options", [INTERNAL_SERVER_OPTIONS, DOOR_SERVER_OPTIONS])
 async def test_nobody_is_asked_for_a_sign_of_life_while_data_comes(options: Any) -> None:
-    """A process that pauses for as long as a ping may take would lose all its streams then."""
+    """A process that pauses for as long as a ping may take would lose all its streams then. What
+    the pings are for is settled from the start: how much may be under way."""
 
     async def echo(request: bytes, context: object) -> bytes:
         return request
@@ -119,13 +122,19 @@ async def test_nobody_is_asked_for_a_sign_of_life_while_data_comes(options: Any)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     kinds: Counter[int] = Counter()  # of frames, both ways
+    windows: list[int] = []
     over = asyncio.Event()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while head := await reader.readexactly(9):
+                payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
                 kinds[head[3]] += 1
-                writer.write(head + await reader.readexactly(int.from_bytes(head[:3], "big")))
+                if head[3] == SETTINGS:
+                    windows.extend(
+                        n for name, n in struct.iter_unpack(">HI", payload) if name == WINDOW
+                    )
+                writer.write(head + payload)
         writer.close()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,6 +153,7 @@ async def test_nobody_is_asked_for_a_sign_of_life_while_data_comes(options: Any)
         for _ in range(5):
             assert len(await call(bytes(100_000), timeout=60)) == 100_000
         assert kinds[DATA] > 10
+        assert windows.count(WINDOW_BYTES) >= 2, "of both sides"
         assert kinds[PING] == 0  # there is one when a server stops
     proxy.close()
     await server.stop(None)

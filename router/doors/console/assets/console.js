@@ -266,8 +266,8 @@ const opened = (event) => {
   const row = event.target.closest("tr[data-id]");
   if (row && (event.type === "click" || event.key === "Enter")) showTrace(row.dataset.id);
 };
-$("requests").addEventListener("pointerdown", () => { isPressed = true; });
-for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isPressed = false; });
+$("requests").addEventListener("pointerdown", (event) => { isPressed = event.button === 0; });
+for (const end of ["pointerup", "pointercancel", "contextmenu", "blur"]) addEventListener(end, () => { isPressed = false; });
 $("requests").addEventListener("click", opened);
 $("requests").addEventListener("keydown", opened);
 $("login-form").addEventListener("submit", (event) => {

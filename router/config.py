@@ -49,7 +49,7 @@ class AdmissionConfig:
     max_queued: int = 1024
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
-    max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets no new prompts
+    max_prefill_backlog_tokens: int = 8_192  # a prefill worker with more gets no new prompts
     # Beside workers that only prefill, one with both roles takes prompts that cost its rows so much
     # time together, at the pace that was measured, and decodes them; 0: none; None: any prompt.
     beside_rows_s: float | None = 0.030

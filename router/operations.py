@@ -88,8 +88,8 @@ class Operations:
         self._pools, self._counters = tuple(request.pools), dict(request.counters)
         self._scaler = request.scaler if request.HasField("scaler") else None
         if self._scaler is not None:
-            traffic = self._dispatcher.board.traffic
-            traffic.ttft_s, traffic.gap_s = self._scaler.ttft_s, self._scaler.gap_s
+            its = self._scaler
+            self._dispatcher.board.traffic.judge_by(its.ttft_s, its.gap_s)
             self._scaler_heard = now
         if request.controller_id:
             self._rollout.note(request.rollout if request.HasField("rollout") else None, now)

@@ -14,11 +14,11 @@ def share_budget(
     """Workers per pool: what is needed, or, where that is beyond the budget, both pools filled to
     an equal level: the next worker goes to the pool with the lower ratio of workers to load.
 
-        prefill   load 6   ████████░░      budget 12, one GPU each, both need 10
-        decode    load 3   ████░░░░░░
+        prefill   busy 6   ████████░░      budget 12, one GPU each, both need 10
+        decode    busy 3   ████░░░░░░
 
-    Load is what comes now. What a backlog or a burst to come would need does not take from a pool
-    what it has work for.
+    Busy is what comes now, in workers that have no time to spare. What a backlog, a burst to come
+    or short queues would need does not take from a pool what it has work for.
 
     Never below a pool's minimum or above its maximum. A pinned pool gets its pin first.
     """
@@ -31,6 +31,6 @@ def share_budget(
         ]
         if not short:
             return got
-        lowest = min(short, key=lambda role: (got[role] / max(needs[role].load, 1e-9), role))
+        lowest = min(short, key=lambda role: (got[role] / max(needs[role].busy, 1e-9), role))
         got[lowest] += 1
         left -= limits.pools[lowest].gpus

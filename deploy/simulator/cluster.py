@@ -52,7 +52,8 @@ class Slo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """`start_s`: of a new worker, its node included. `failing`: which starts, counted from 0, never
-    get ready. `decide_s`: between two decisions."""
+    get ready. `decide_s`: between two decisions. `knows_slo`: a controller of ours tells the router
+    the SLO, which then serves first what can be in time."""
 
     hardware: Hardware
     slo: Slo
@@ -61,6 +62,7 @@ class ClusterConfig:
     start_s: float = 75.0
     flip_s: float = 4.0
     failing: frozenset[int] = frozenset()
+    knows_slo: bool = False
 
 
 class Controller(Protocol):
@@ -90,7 +92,9 @@ class Cluster:
         self._n_starts = 0
         self.tally = Tally()
         self.now = 0.0
-        self._queue = Prompts(config.hardware, config.slo.ttft_s, requests)
+        self._queue = Prompts(
+            config.hardware, config.slo.ttft_s, requests, knows_slo=config.knows_slo
+        )
         self._unplaced: deque[tuple[float, int, SimWorker]] = deque()
         self._prompts = requests.prompt_tokens.tolist()
         self._outputs = requests.output_tokens.tolist()

@@ -4,7 +4,8 @@
                  while no worker     first come, first served     of `step_tokens`; the last
                  has room                                         prompt may be split
 
-As the router does, each prompt is placed once, on both sides: where the fewest tokens are to be
+Where a controller has told the router the SLO, what can be in time goes first there. As the router
+does, each prompt is placed once, on both sides: where the fewest tokens are to be
 computed, and where the fewest rows are. So a worker that comes later takes nothing of what waits at
 others. What comes while the router's queue is full is refused, and does not come again.
 """
@@ -23,22 +24,30 @@ from twolane.deploy.controller.priors import Hardware
 from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
 
-MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
+MOST_BACKLOG = 8_192  # tokens that may wait at a prefill worker, as the router has it
 MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are refused at once
+WAIT_SHARE = 0.4  # of the TTFT SLO; those that wait for longer are deferred, likewise
+IN_TIME_EACH = 7  # that are placed before a deferred one is, likewise
 EXTRA_ROWS = 8  # that a decode worker may expect beyond its rows, likewise
 _STEPS_SEEN = 4  # steps between two decisions that the law learns from
 
 
 class Prompts:
     """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
-    worker), of prompts that are done."""
+    worker), of prompts that are done. `knows_slo`: whether the router defers what has waited for
+    too long."""
 
-    def __init__(self, hardware: Hardware, ttft_s: float, requests: Requests) -> None:
+    def __init__(
+        self, hardware: Hardware, ttft_s: float, requests: Requests, *, knows_slo: bool
+    ) -> None:
         self._hardware = hardware
         self._ttft_s = ttft_s
+        self._in_time_s = WAIT_SHARE * ttft_s if knows_slo else math.inf
         self._arrivals: list[float] = requests.arrivals_s.tolist()
         self._tokens: list[int] = requests.prompt_tokens.tolist()
         self._queue: deque[int] = deque()  # at the router
+        self._deferred: deque[int] = deque()  # likewise
+        self._n_passed = 0  # that were not deferred, since a deferred one was placed
         self._targets: dict[int, SimWorker] = {}
         self.late_first = np.zeros(len(requests), np.bool_)
         self.computed: list[tuple[float, int, SimWorker]] = []
@@ -53,8 +62,7 @@ class Prompts:
         givers = [worker for worker in workers if worker.takes(Role.PREFILL)]
         takers = [worker for worker in workers if worker.takes(Role.DECODE)]
         busy = [worker for worker in workers if worker.queue or worker.begun is not None]
-        while self._queue and self._placed(self._queue[0], now, givers, takers, busy):
-            self._queue.popleft()
+        self._place_waiting(now, givers, takers, busy)
         while True:
             at_s = arrivals[n_arrived] if n_arrived < len(arrivals) else math.inf
             step_s, worker = _next_step(busy)
@@ -62,17 +70,40 @@ class Prompts:
                 self._step(worker, step_s)
                 if worker.begun is None and not worker.queue:
                     busy.remove(worker)
+                if self.n_unplaced:
+                    self._place_waiting(step_s, givers, takers, busy)
             elif at_s < end_s:
-                if len(self._queue) >= MOST_QUEUED:
+                if self.n_unplaced >= MOST_QUEUED:
                     self.n_refused += 1
                 else:
                     self.n_tokens += self._tokens[n_arrived]
-                    if self._queue or not self._placed(n_arrived, at_s, givers, takers, busy):
+                    if self.n_unplaced or not self._placed(n_arrived, at_s, givers, takers, busy):
                         self._queue.append(n_arrived)
+                        self._place_waiting(at_s, givers, takers, busy)
                 n_arrived += 1
             else:
                 break
         self.n_arrived = n_arrived
+
+    def _place_waiting(
+        self,
+        now: float,
+        givers: Sequence[SimWorker],
+        takers: Sequence[SimWorker],
+        busy: list[SimWorker],
+    ) -> None:
+        """Place what waits at the router, until there is no room for the next one."""
+        queue, deferred = self._queue, self._deferred
+        before_s = now - self._in_time_s
+        while queue and self._arrivals[queue[0]] < before_s:
+            deferred.append(queue.popleft())
+        while queue or deferred:
+            is_due = bool(deferred) and self._n_passed >= IN_TIME_EACH
+            line = deferred if is_due or not queue else queue
+            if not self._placed(line[0], now, givers, takers, busy):
+                break
+            line.popleft()
+            self._n_passed = 0 if line is deferred else self._n_passed + 1
 
     def _placed(
         self,
@@ -151,7 +182,8 @@ class Prompts:
         queues = [worker.queue for worker in workers]
         tokens = sum(worker.queued_tokens for worker in workers)
         if at_router:
-            queues.append(self._queue)
+            queues += [self._deferred, self._queue]
+            tokens += sum(self._tokens[index] for index in self._deferred)
             tokens += sum(self._tokens[index] for index in self._queue)
         first = min((self._arrivals[queue[0]] for queue in queues if queue), default=None)
         return sum(map(len, queues)), tokens, first
@@ -159,13 +191,14 @@ class Prompts:
     @property
     def n_unplaced(self) -> int:
         """Those that wait at the router."""
-        return len(self._queue)
+        return len(self._queue) + len(self._deferred)
 
     def unserved(self, workers: Sequence[SimWorker], before_s: float) -> int:
         """How many of those that arrived before then are not computed."""
         begun = [worker.begun[0] for worker in workers if worker.begun is not None]
         queued = [index for worker in workers for index in worker.queue]
-        return sum(self._arrivals[i] < before_s for i in (*self._queue, *queued, *begun))
+        waiting = (*self._queue, *self._deferred, *queued, *begun)
+        return sum(self._arrivals[index] < before_s for index in waiting)
 
 
 def _next_step(busy: Sequence[SimWorker]) -> tuple[float, SimWorker | None]:

@@ -21,6 +21,9 @@ from twolane.router.tenants.accounts import REFUSALS, Account
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo, before the queue's rate is known
 MAX_PRIORITY = 1 << 31
 LOOK_S = 0.5  # how often to check that some worker could still hold a request
+# Of the time to the first token that should be held: the rest is for the prefill worker's backlog
+# and the prompt itself.
+WAIT_SHARE = 0.4
 
 
 class Admission:
@@ -126,6 +129,9 @@ class Admission:
         if overtaken is not None:
             self._endings.fail(request, overtaken)
             return
+        in_time_until = self._in_time_until(request)
+        if in_time_until is not None and now >= in_time_until:
+            self._board.queue.defer(request)
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
         unservable_s = now - max(servable_at, request.queued_since)
@@ -176,7 +182,21 @@ class Admission:
         late_at = self._late_at(request, now)
         if late_at is not None:
             due = min(due, late_at)
+        in_time_until = self._in_time_until(request)
+        if in_time_until is not None and in_time_until > now:
+            due = min(due, in_time_until)
         return due if request.due is None else min(due, request.due)
+
+    def _in_time_until(self, request: Request) -> float | None:
+        """Until when a waiting request can probably still have its first token in time; then it
+        lets those go first that can. None where no time to the first token is to be held, and for
+        requests that keep their place: resumed ones, and those whose clients have set a deadline.
+        """
+        ttft_s = self._board.traffic.told_ttft_s
+        is_new = request.state is RequestState.QUEUED
+        if ttft_s is None or not is_new or request.job.deadline is not None:
+            return None
+        return request.queued_since + WAIT_SHARE * ttft_s
 
     def _why_unservable(self, model: str) -> str:
         """Why no worker serves the model, for a text that continues with the duration."""

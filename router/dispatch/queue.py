@@ -1,5 +1,5 @@
 """The queue of requests that wait for workers: by model, resumed ones first, then by priority, and
-tenants in turns.
+tenants in turns. Of a tenant's, those that are deferred come last, though not forever.
 
 resumed requests, oldest first | priority 5, tenants in turns | 0, … | -3, …
 ^ head: only the head is placed; smaller requests do not overtake it
@@ -78,6 +78,12 @@ class WaitingQueue:
             fair = line.new[job.priority] = FairLine(self._weight_of)
         fair.put(request, job.tenant, arrival, request.cost_tokens)
         self._backlog.put(request, job.priority, job.tenant, arrival)
+
+    def defer(self, request: Request) -> None:
+        """From now on those of the same tenant and priority that are not deferred go first. It must
+        be waiting here, and be new; may be called again."""
+        assert self._is_new[request]
+        self._lines[request.job.model].new[request.job.priority].defer(request)
 
     def discard(self, request: Request) -> None:
         """Remove a request, if present."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from twolane.deploy.controller.limits import Limits, PoolLimits
 from twolane.deploy.controller.observation import Role, State
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.simulator import __main__ as command
+from twolane.deploy.simulator import prompts
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
 from twolane.deploy.simulator.controllers import FairHpa, the_law
 from twolane.deploy.simulator.experiment import bars, run, static_peak, workers_of
@@ -25,6 +27,8 @@ from twolane.deploy.simulator.scenarios import HELD_OUT, SCENARIOS, TUNING, Scen
 from twolane.deploy.simulator.tally import Tally
 from twolane.deploy.simulator.workers import SimWorker
 from twolane.router.config import AdmissionConfig
+from twolane.router.dispatch.admission import WAIT_SHARE
+from twolane.router.tenants.fair_line import IN_TIME_EACH
 
 H200 = hardware("h200")
 SLO = Slo(ttft_s=0.5, gap_s=0.020)
@@ -93,6 +97,26 @@ def test_a_full_queue_refuses_what_comes_as_the_routers_does() -> None:
     signals = cluster.signals()
     assert signals.requests == signals.answers == n - tally.refused
     assert signals.prompt_tokens == 1_000 * signals.requests
+
+
+def test_what_can_be_in_time_goes_first_where_the_router_knows_the_slo() -> None:
+    """A worker for two thirds of the load serves all late, or more than half in time."""
+    requests = traffic([(60, 40)])
+    missed = []
+    for knows_slo in (False, True):
+        config = replace(CONFIG, knows_slo=knows_slo)
+        tally = Cluster(config, requests, workers_of(1, 2)).run(45)
+        missed.append(tally.missed_share)
+    assert missed[0] > 0.9
+    assert missed[1] < 0.5
+
+
+def test_the_queue_is_the_routers() -> None:
+    config = AdmissionConfig()
+    assert config.max_prefill_backlog_tokens == prompts.MOST_BACKLOG
+    assert (config.max_queued, config.extra_rows) == (prompts.MOST_QUEUED, prompts.EXTRA_ROWS)
+    assert prompts.WAIT_SHARE == WAIT_SHARE
+    assert prompts.IN_TIME_EACH == IN_TIME_EACH
 
 
 def test_the_law_grows_into_a_rise_and_gives_back_what_it_took() -> None:

@@ -24,7 +24,7 @@ from twolane.v1 import admin_pb2, cluster_pb2
 
 MOST_KEPT = 2_000  # of the store's events that are read at once
 
-WAKES_FOR_S = 60.0  # after a controller was heard
+TOLD_FOR_S = 60.0  # what a controller told holds for so long after it was heard
 
 
 class Operations:
@@ -52,6 +52,7 @@ class Operations:
         self._scaler_heard = 0.0
         self._rollout = RolloutClock()
         dispatcher.board.wakes = self._wakes
+        dispatcher.board.slo_ttft_s = self._slo_ttft_s
         dispatcher.members.on_move = self._worker_moved
         self.events.note("router.up", config.router_id, "the router serves")
 
@@ -88,8 +89,8 @@ class Operations:
         self._pools, self._counters = tuple(request.pools), dict(request.counters)
         self._scaler = request.scaler if request.HasField("scaler") else None
         if self._scaler is not None:
-            its = self._scaler
-            self._dispatcher.board.traffic.judge_by(its.ttft_s, its.gap_s)
+            traffic = self._dispatcher.board.traffic
+            traffic.ttft_s, traffic.gap_s = self._scaler.ttft_s, self._scaler.gap_s
             self._scaler_heard = now
         if request.controller_id:
             self._rollout.note(request.rollout if request.HasField("rollout") else None, now)
@@ -107,11 +108,20 @@ class Operations:
             traffic=self._dispatcher.traffic(now),
         )
 
+    def _told(self) -> cluster_pb2.ScalerStatus | None:
+        """What a controller that sizes pools told last. One that is away for a moment comes back;
+        none is configured if the latest report has none."""
+        is_fresh = self._clock() < self._scaler_heard + TOLD_FOR_S
+        return self._scaler if is_fresh else None  # guard: told lately
+
     def _wakes(self) -> bool:
-        """Whether a controller starts workers for requests that have none. One that is away for a
-        moment will."""
-        is_fresh = self._clock() < self._scaler_heard + WAKES_FOR_S
-        return self._scaler is not None and self._scaler.wakes and is_fresh
+        """Whether a controller starts workers for requests that have none."""
+        told = self._told()
+        return told is not None and told.wakes
+
+    def _slo_ttft_s(self) -> float | None:
+        told = self._told()
+        return None if told is None else told.ttft_s
 
     def cancel_request(self, submission_id: str) -> bool:
         """End it, whoever's it is. False if this router does not answer it."""

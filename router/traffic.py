@@ -14,19 +14,12 @@ from twolane.v1 import cluster_pb2
 
 class Traffic:
     """`ttft_s` and `gap_s` are the SLO by which answers are judged: the time to the first token,
-    and the mean gap of an answer's tokens. A controller may change them at any time.
-    `told_ttft_s`: None until one has."""
+    and the mean gap of an answer's tokens. A controller may change them at any time."""
 
     def __init__(self) -> None:
         self.ttft_s = 0.5
         self.gap_s = 0.020
-        self.told_ttft_s: float | None = None
         self._counts = cluster_pb2.Traffic()
-
-    def judge_by(self, ttft_s: float, gap_s: float) -> None:
-        """The SLO as a controller has it now."""
-        self.ttft_s = self.told_ttft_s = ttft_s
-        self.gap_s = gap_s
 
     def arrived(self, request: Request) -> None:
         self._counts.requests += 1

@@ -33,6 +33,7 @@ class Admission:
         self._board = board
         self._endings = endings
         self._last_servable: dict[str, float] = {}
+        self._servable_since: dict[str, float] = {}  # of the models that are servable now
 
     @property
     def _config(self) -> AdmissionConfig:
@@ -113,6 +114,7 @@ class Admission:
 
     def note_servable(self, models: set[str], now: float) -> None:
         """Record the models that have live workers of both roles now."""
+        self._servable_since = {model: self._servable_since.get(model, now) for model in models}
         for model in models:
             self._last_servable[model] = now
 
@@ -129,9 +131,8 @@ class Admission:
         if overtaken is not None:
             self._endings.fail(request, overtaken)
             return
-        in_time_until = self._in_time_until(request)
-        if in_time_until is not None and now >= in_time_until:
-            self._board.queue.defer(request)
+        if self._defers(request, now):
+            return
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
         unservable_s = now - max(servable_at, request.queued_since)
@@ -190,13 +191,29 @@ class Admission:
     def _in_time_until(self, request: Request) -> float | None:
         """Until when a waiting request can probably still have its first token in time; then it
         lets those go first that can. None where no time to the first token is to be held, and for
-        requests that keep their place: resumed ones, and those whose clients have set a deadline.
-        """
-        ttft_s = self._board.traffic.told_ttft_s
-        is_new = request.state is RequestState.QUEUED
-        if ttft_s is None or not is_new or request.job.deadline is not None:
+        resumed requests, which keep their place."""
+        ttft_s = self._board.slo_ttft_s()
+        if ttft_s is None or request.state is not RequestState.QUEUED:
             return None
         return request.queued_since + WAIT_SHARE * ttft_s
+
+    def _defers(self, request: Request, now: float) -> bool:
+        """Defer a request that cannot be in time any more. True if that has ended it: its wait had
+        been estimated by its place, but others go first now. While no workers can serve it nobody
+        does, so that time does not count."""
+        in_time_until, queue = self._in_time_until(request), self._board.queue
+        if in_time_until is None or now < in_time_until:
+            if request.state is RequestState.QUEUED:
+                queue.defer(request, is_deferred=False)  # the SLO is not told any more
+            return False
+        queue.defer(request, is_deferred=True)
+        since = self._servable_since.get(request.job.model, now)
+        waited_s = now - max(since, request.queued_since)
+        if waited_s < self._config.max_wait_s:  # guard: deferred for ever
+            return False
+        self._count(Refusal.OVERTAKEN)
+        self._endings.fail(request, self._too_long(waited_s, "those that can be in time go first: "))
+        return True
 
     def _why_unservable(self, model: str) -> str:
         """Why no worker serves the model, for a text that continues with the duration."""

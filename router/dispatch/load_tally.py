@@ -18,7 +18,9 @@ class Share:
 
     rows: int = 0  # attempts that it decodes or will decode
     pages: int = 0  # promised to them, and to prompts that it computes for other workers
-    backlog_tokens: int = 0  # prompts assigned to it and not computed yet
+    backlog_prompts: int = 0  # assigned to it and not computed yet
+    backlog_tokens: int = 0  # of those
+    cached_tokens: int = 0  # of those, which it probably need not compute
     attempts: int = 0  # assigned to it in either role
 
 
@@ -47,7 +49,9 @@ class Tally:
         decode.rows += 1
         decode.pages += pages
         prefill = self._shares.setdefault(attempt.prefill_epoch, Share())
+        prefill.backlog_prompts += 1
         prefill.backlog_tokens += attempt.n_tokens
+        prefill.cached_tokens += attempt.cached_tokens
         for epoch in attempt.epochs():
             self._shares[epoch].attempts += 1
             self.changed.add(epoch)
@@ -66,7 +70,10 @@ class Tally:
         """Record that its prompt is computed. May be called again."""
         if attempt in self._in_backlog:
             self._in_backlog.remove(attempt)
-            self._shares[attempt.prefill_epoch].backlog_tokens -= attempt.n_tokens
+            share = self._shares[attempt.prefill_epoch]
+            share.backlog_prompts -= 1
+            share.backlog_tokens -= attempt.n_tokens
+            share.cached_tokens -= attempt.cached_tokens
             self.changed.add(attempt.prefill_epoch)
 
     def grow(self, attempt: Attempt) -> None:

@@ -79,11 +79,13 @@ class WaitingQueue:
         fair.put(request, job.tenant, arrival, request.cost_tokens)
         self._backlog.put(request, job.priority, job.tenant, arrival)
 
-    def defer(self, request: Request) -> None:
-        """From now on those of the same tenant and priority that are not deferred go first. It must
-        be waiting here, and be new; may be called again."""
+    def defer(self, request: Request, *, is_deferred: bool) -> None:
+        """Whether those of the same tenant and priority that are not deferred go first, and stay if
+        the queue is full. It must be waiting here, and be new; may be called again."""
         assert self._is_new[request]
-        self._lines[request.job.model].new[request.job.priority].defer(request)
+        fair = self._lines[request.job.model].new[request.job.priority]
+        fair.defer(request, is_deferred=is_deferred)
+        self._backlog.defer(request, is_deferred=is_deferred)
 
     def discard(self, request: Request) -> None:
         """Remove a request, if present."""
@@ -126,7 +128,8 @@ class WaitingQueue:
 
     def last(self) -> Request | None:
         """The request to evict from a full queue: of the lowest priority, the youngest one of the
-        tenant with the longest backlog. It may be of any model, but is never a resumed one."""
+        tenant with the longest backlog, of its deferred ones if there are any. It may be of any
+        model, but is never a resumed one."""
         return self._backlog.last()
 
     def gives_way(self, last: Request, priority: int, tenant: str) -> bool:
@@ -168,3 +171,6 @@ class WaitingQueue:
             assert all(line.new.values()), "an empty line is kept"
             for fair in line.new.values():
                 fair.check_integrity()
+        fairs = [fair for line in self._lines.values() for fair in line.new.values()]
+        deferred = {request for fair in fairs for request in fair.deferred()}
+        assert deferred == set(self._backlog.deferred()), "one would be evicted too early or late"

@@ -7,7 +7,7 @@ prompt's prefix; and the first decode worker on the host of each prefill worker 
 placement reads a few views, however many workers there are.
 
     kind     what decides with whom a worker can be paired: fingerprint, layout, roles
-    orders   prefill: least backlog; decode: `policy.decode_cost`; both roles: both
+    orders   prefill: least backlog, those that are behind last; decode: `policy.decode_cost`; both roles: both
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Roster:
         self.n_looks = 0
         self._salt = salt
         self.config = config
+        self.holds_slo: Callable[[], bool] = lambda: False  # whether a controller tells one
         self._members = members
         self._tally = tally
         self._views: dict[int, WorkerView] = {}
@@ -233,8 +234,9 @@ class Roster:
             occupied_pages=share.pages + others.pages,
             rows=rows,
             max_rows=facts.decode_rows + self.config.extra_rows,
-            backlog_tokens=share.backlog_tokens + others.backlog_tokens,
-            max_backlog_tokens=self.config.max_prefill_backlog_tokens,
+            backlog_tokens=share.backlog_tokens - share.cached_tokens + others.backlog_tokens,
+            backlog_prompts=share.backlog_prompts + others.backlog_prompts,
+            max_backlog_tokens=self.config.most_backlog(holds_slo=self.holds_slo()),
             last_given=member.last_given,
             host=facts.host,
             rank=facts.rank,
@@ -264,17 +266,20 @@ class _Others(NamedTuple):
     rows: int
     pages: int
     backlog_tokens: int
+    backlog_prompts: int
 
     @classmethod
     def of(cls, load: worker_pb2.LoadReport, share: Share) -> _Others:
         pages = load.pages
         # Rows that wait for pages hold none: smaller ones may go before them (`expected_pages`).
         taken = pages.used + pages.pinned + pages.quarantined + load.reserved_growth_pages
+        backlog = max(0, load.prefill_queue_tokens - share.backlog_tokens)
         return cls(
             load,
             rows=max(0, load.rows + load.expected_rows - share.rows),
             pages=max(0, taken - share.pages),
-            backlog_tokens=max(0, load.prefill_queue_tokens - share.backlog_tokens),
+            backlog_tokens=backlog,
+            backlog_prompts=max(load.prefill_queue - share.backlog_prompts, int(backlog > 0)),
         )
 
 
@@ -307,14 +312,14 @@ class _Kind:
         if epoch not in self._by_room:
             self.n_workers += 1
         if view.prefills:
-            self._by_backlog.put(epoch, view.backlog_tokens, view.last_given, view.rank)
+            self._by_backlog.put(epoch, *view.behind, view.last_given, view.rank)
         if view.decodes:
             cost = decode_cost(view)
             self._by_free.put(epoch, is_full, *cost)
             if view.host:
                 self._by_free_at.setdefault(view.host, Order()).put(epoch, is_full, *cost)
             if view.prefills:
-                self._by_both.put(epoch, view.backlog_tokens, *cost)
+                self._by_both.put(epoch, *view.behind, *cost)
         self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
 
     def remove(self, view: WorkerView) -> None:
@@ -385,7 +390,7 @@ class _Kind:
 
 
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:
-    is_room = new.backlog_tokens < old.backlog_tokens or new.n_pages > old.n_pages
+    is_room = new.behind < old.behind or new.n_pages > old.n_pages
     return is_room or (new.beside_tokens or 0) > (old.beside_tokens or 0)
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from twolane.layout import can_feed
 from twolane.router.members.model import pages_for
 
+PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
+
 
 @dataclass(frozen=True, slots=True)
 class PageOrigin:
@@ -42,7 +44,8 @@ class WorkerView:
     occupied_pages: int = 0  # in use or promised
     rows: int = 0  # requests assigned to it, running or not
     max_rows: int = 1
-    backlog_tokens: int = 0  # prompts assigned and not computed yet
+    backlog_tokens: int = 0  # of prompts assigned, to be computed
+    backlog_prompts: int = 0  # so many of them
     max_backlog_tokens: int = 1
     last_given: int = 0  # the number of the latest prompt assigned to it
     host: str = ""  # its host's identity; empty: unknown
@@ -71,8 +74,20 @@ class WorkerView:
         """Whether its pool could hold `n_tokens` if it were empty."""
         return pages_for(n_tokens, self.page_tokens) <= self.n_pages
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether prompts wait for other workers, or at the router. One long prompt is no reason:
+        the worker would have nothing to do when it is computed."""
+        has_next = self.backlog_prompts >= PIPELINED  # guard: one long prompt
+        return has_next and self.backlog_tokens >= self.max_backlog_tokens
+
+    @property
+    def behind(self) -> tuple[bool, int]:
+        """Least is best."""
+        return self.is_behind, self.backlog_tokens
+
     def can_prefill(self, need: Need) -> bool:
-        return self.holds(need.n_tokens) and self.backlog_tokens < self.max_backlog_tokens
+        return self.holds(need.n_tokens) and not self.is_behind
 
     def can_prefill_beside(self, need: Need) -> bool:
         """Whether it may compute and decode the request: little is left to compute."""

@@ -55,11 +55,6 @@ class _Turn(Generic[ThingT]):
         arrival = self.in_time.rank_of(thing)
         return int(self.deferred.rank_of(thing) if arrival is None else arrival)
 
-    def n_before_next(self) -> int:
-        """How many leave before one that comes now."""
-        n = len(self.in_time)
-        return n + min(len(self.deferred), (n + self.n_passed) // IN_TIME_EACH)
-
 
 class FairLine(Generic[ThingT]):
     """Each operation takes O(log n) of all waiting requests. All state is in this object."""
@@ -97,16 +92,23 @@ class FairLine(Generic[ThingT]):
         if turn.first() is thing:
             self._rank(turn)
 
-    def defer(self, thing: ThingT) -> None:
-        """From now on those of its tenant that are not deferred go first. `thing` must be present;
-        may be called again."""
+    def defer(self, thing: ThingT, *, is_deferred: bool) -> None:
+        """Whether those of its tenant that are not deferred go first. `thing` must be present; may
+        be called again."""
         turn, _ = self._entries[thing]
-        arrival = turn.in_time.rank_of(thing)
-        if arrival is None:
-            return
-        turn.in_time.discard(thing)
-        turn.deferred.put(thing, arrival)
-        self._rank(turn)
+        source, target = turn.in_time, turn.deferred
+        if not is_deferred:
+            source, target = target, source
+        arrival = source.rank_of(thing)
+        if arrival is not None:
+            source.discard(thing)
+            target.put(thing, arrival)
+            self._rank(turn)
+
+    def deferred(self) -> Iterator[ThingT]:
+        """All that are, in no particular order."""
+        for turn in self._turns.values():
+            yield from turn.deferred
 
     def discard(self, thing: ThingT) -> None:
         """Remove `thing`, if present."""
@@ -151,17 +153,16 @@ class FairLine(Generic[ThingT]):
         """The estimated number of requests that leave before a new one of this tenant: its own
         waiting ones, and those of other tenants whose turns come first. It assumes that all
         requests have the same size. At least one if any waits, because the first one may be waiting
-        for room."""
-        own, n_own, share = self._turns.get(tenant), 0, 0.0
+        for room. Its own deferred ones count, as it may be deferred, too."""
+        own, n_own = self._turns.get(tenant), 0
         if not self._entries:
             return 0.0
         if own is not None:
-            n_own = own.n_before_next()
+            n_own = len(own)  # guard: deferred ones wait, too
             if len(self._turns) == 1:
-                return max(1.0, n_own)
-            share = n_own / len(own)
+                return float(n_own)
         group, tokens, weight = self._group_of.get(tenant, (None, 0.0, 0.0))
-        due = self._start_of(tenant) - self._virtual + share * tokens / self._weight_of(tenant)
+        due = self._start_of(tenant) - self._virtual + tokens / self._weight_of(tenant)
         others = 0.0
         for each, (group_tokens, group_weight) in self._groups.items():
             if each == group:
@@ -174,6 +175,14 @@ class FairLine(Generic[ThingT]):
         turns = {turn.tenant for turn, _ in self._entries.values()}
         assert turns == set(self._turns) == set(self._group_of)
         assert set(self._order) == set(self._turns.values())
+        for thing, (turn, _) in self._entries.items():
+            is_in = [line.rank_of(thing) is not None for line in (turn.in_time, turn.deferred)]
+            assert sum(is_in) == 1, "it is in one of the two lines of its tenant"
+        assert sum(map(len, self._turns.values())) == len(self._entries)
+        for turn in self._turns.values():
+            first = turn.first()
+            assert first is not None
+            assert self._order.rank_of(turn) == (turn.start, turn.arrival_of(first))
         waits = sum(cost for _, cost in self._entries.values())
         in_groups = sum(tokens for tokens, _ in self._groups.values())
         for total in (self._tokens, in_groups, sum(turn.tokens for turn in self._turns.values())):

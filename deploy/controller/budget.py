@@ -12,13 +12,13 @@ def share_budget(
     needs: Mapping[Role, Need], limits: Limits, pins: Mapping[Role, int]
 ) -> dict[Role, int]:
     """Workers per pool: what is needed, or, where that is beyond the budget, both pools filled to
-    an equal level: the next worker goes to the pool with the lower ratio of workers to load.
+    an equal level: the next worker goes to the pool with the lower ratio of workers to busy ones.
 
         prefill   busy 6   ████████░░      budget 12, one GPU each, both need 10
         decode    busy 3   ████░░░░░░
 
-    Busy is what comes now, in workers that have no time to spare. What a backlog, a burst to come
-    or short queues would need does not take from a pool what it has work for.
+    Busy are those that what comes now would take if they had no time to spare. What a backlog, a
+    burst to come or short queues would need does not take from a pool what it has work for.
 
     Never below a pool's minimum or above its maximum. A pinned pool gets its pin first.
     """

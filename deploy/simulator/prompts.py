@@ -4,10 +4,10 @@
                  while no worker     first come, first served     of `step_tokens`; the last
                  has room                                         prompt may be split
 
-Where a controller has told the router the SLO, what can be in time goes first there. As the router
-does, each prompt is placed once, on both sides: where the fewest tokens are to be
-computed, and where the fewest rows are. So a worker that comes later takes nothing of what waits at
-others. What comes while the router's queue is full is refused, and does not come again.
+Where a controller tells the router the SLO, what can be in time goes first there, and less waits at
+workers. As the router does, each prompt is placed once, on both sides: where the fewest tokens are
+to be computed, and where the fewest rows are. So a worker that comes later takes nothing of what
+waits at others. What comes while the router's queue is full is refused, and does not come again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from twolane.deploy.controller.priors import Hardware
 from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
 
-MOST_BACKLOG = 8_192  # tokens that may wait at a prefill worker, as the router has it
+MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
+SLO_BACKLOG = 8_192  # the same where it knows the SLO
+PIPELINED = 2  # prompts that may be at a prefill worker, however long they are, likewise
 MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are refused at once
 WAIT_SHARE = 0.4  # of the TTFT SLO; those that wait for longer are deferred, likewise
 IN_TIME_EACH = 7  # that are placed before a deferred one is, likewise
@@ -35,24 +37,35 @@ _STEPS_SEEN = 4  # steps between two decisions that the law learns from
 class Prompts:
     """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
     worker), of prompts that are done. `knows_slo`: whether the router defers what has waited for
-    too long."""
+    too long, and lets less wait at workers. `max_wait_s`: then it ends what is deferred, if workers
+    could serve it all that time."""
 
     def __init__(
-        self, hardware: Hardware, ttft_s: float, requests: Requests, *, knows_slo: bool
+        self,
+        hardware: Hardware,
+        ttft_s: float,
+        requests: Requests,
+        *,
+        knows_slo: bool,
+        max_wait_s: float = math.inf,
     ) -> None:
         self._hardware = hardware
         self._ttft_s = ttft_s
         self._in_time_s = WAIT_SHARE * ttft_s if knows_slo else math.inf
+        self._most_backlog = SLO_BACKLOG if knows_slo else MOST_BACKLOG
         self._arrivals: list[float] = requests.arrivals_s.tolist()
         self._tokens: list[int] = requests.prompt_tokens.tolist()
         self._queue: deque[int] = deque()  # at the router
         self._deferred: deque[int] = deque()  # likewise
+        self._max_wait_s = max_wait_s
+        self._served_since_s = -math.inf  # workers of both roles are there
         self._n_passed = 0  # that were not deferred, since a deferred one was placed
         self._targets: dict[int, SimWorker] = {}
         self.late_first = np.zeros(len(requests), np.bool_)
         self.computed: list[tuple[float, int, SimWorker]] = []
         self.n_arrived = 0
         self.n_refused = 0  # of those
+        self.n_ended = 0  # that were deferred and have waited for too long
         self.n_tokens = 0  # of those that were not
         self.steps: list[tuple[int, int, float]] = []  # tokens, squares, seconds; the reader clears
 
@@ -62,6 +75,8 @@ class Prompts:
         givers = [worker for worker in workers if worker.takes(Role.PREFILL)]
         takers = [worker for worker in workers if worker.takes(Role.DECODE)]
         busy = [worker for worker in workers if worker.queue or worker.begun is not None]
+        if not givers or not takers:
+            self._served_since_s = end_s
         self._place_waiting(now, givers, takers, busy)
         while True:
             at_s = arrivals[n_arrived] if n_arrived < len(arrivals) else math.inf
@@ -97,6 +112,10 @@ class Prompts:
         before_s = now - self._in_time_s
         while queue and self._arrivals[queue[0]] < before_s:
             deferred.append(queue.popleft())
+        if now - self._served_since_s >= self._max_wait_s:
+            while deferred and now - self._arrivals[deferred[0]] >= self._max_wait_s:
+                deferred.popleft()
+                self.n_ended += 1
         while queue or deferred:
             is_due = bool(deferred) and self._n_passed >= IN_TIME_EACH
             line = deferred if is_due or not queue else queue
@@ -122,13 +141,18 @@ class Prompts:
             n = len(other.ends) + other.expected
             if n < rows:
                 taker, rows = other, n
-        giver = givers[0]
-        backlog = giver.backlog(at_s)
-        for other in givers[1:]:
+        if rows >= self._hardware.rows + EXTRA_ROWS:
+            return False
+        giver, backlog = None, 0
+        for other in givers:
             n = other.backlog(at_s)
-            if n < backlog or (n == backlog and len(other.ends) < len(giver.ends)):
+            if n >= self._most_backlog and other.prompts(at_s) >= PIPELINED:
+                continue
+            if giver is None or n < backlog:
                 giver, backlog = other, n
-        if rows >= self._hardware.rows + EXTRA_ROWS or backlog >= MOST_BACKLOG:
+            elif n == backlog and len(other.ends) < len(giver.ends):
+                giver = other
+        if giver is None:
             return False
         if giver.begun is None and not giver.queue:
             busy.append(giver)
@@ -165,7 +189,7 @@ class Prompts:
         if worker.ends:
             took_s /= SHARED_SPEED
         worker.queued_tokens -= n_tokens
-        worker.step_tokens = n_tokens
+        worker.step_tokens, worker.step_prompts = n_tokens, len(ended)
         worker.free_s = ready_s = start_s + took_s
         for index in ended:  # what shares a step ends with it
             first_s = ready_s + hardware.first_token_s

@@ -35,7 +35,7 @@ from twolane.deploy.simulator.experiment import workers_of
 from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.spec.settings import DECODE, PREFILL
 from twolane.deploy.virtual_cluster.replay import Request, play, replay, unlike
-from twolane.deploy.virtual_cluster.sized import sized_cluster
+from twolane.deploy.virtual_cluster.sized import sized_cluster, waits_at
 from twolane.deploy.virtual_cluster.timed import NOISE, shape
 from twolane.testing.virtual_time import virtual_time_runner
 
@@ -168,6 +168,7 @@ def in_fluid(case: Case, *, like: Result | None = None) -> Result:
         start_s=case.start_s,
         flip_s=case.hardware.flip_s,
         knows_slo=True,
+        max_wait_s=waits_at(case.slo).max_wait_s,
         decide_s=2.0 if like is None else 10 * _DT_S,
     )
     decides: Controller = the_law(case.hardware, case.slo, case.limits, ForecastConfig())

@@ -28,6 +28,7 @@ from twolane.deploy.simulator.tally import Tally
 from twolane.deploy.simulator.workers import SimWorker
 from twolane.router.config import AdmissionConfig
 from twolane.router.dispatch.admission import WAIT_SHARE
+from twolane.router.members.worker_view import PIPELINED
 from twolane.router.tenants.fair_line import IN_TIME_EACH
 
 H200 = hardware("h200")
@@ -111,9 +112,34 @@ def test_what_can_be_in_time_goes_first_where_the_router_knows_the_slo() -> None
     assert missed[1] < 0.5
 
 
+def test_the_next_prompt_is_there_when_one_that_is_longer_than_the_bound_is_computed() -> None:
+    """Two prompts are at the worker, and no more."""
+    n = 20
+    requests = Requests(np.zeros(n), np.full(n, 3 * prompts.SLO_BACKLOG), np.full(n, 2))
+    cluster = Cluster(replace(CONFIG, knows_slo=True), requests, workers_of(1, 1))
+    (worker,) = (its for its in cluster.workers if its.takes(Role.PREFILL))
+    cluster.run(0.5)
+    assert worker.prompts(cluster.now) == 2
+
+
+def test_what_was_deferred_is_not_computed_after_it_has_waited_for_too_long() -> None:
+    requests = Requests(np.zeros(1_000), np.full(1_000, 4_000), np.full(1_000, 2))
+    refused = []
+    for max_wait_s in (5.0, math.inf):
+        config = replace(CONFIG, knows_slo=True, max_wait_s=max_wait_s)
+        tally = Cluster(config, requests, workers_of(1, 1)).run(200)
+        assert tally.requests == 1_000
+        refused.append(tally.refused)
+    assert 900 < refused[0] < 960
+    assert refused[1] == 0
+
+
 def test_the_queue_is_the_routers() -> None:
     config = AdmissionConfig()
-    assert config.max_prefill_backlog_tokens == prompts.MOST_BACKLOG
+    assert config.most_backlog(holds_slo=False) == prompts.MOST_BACKLOG
+    assert config.most_backlog(holds_slo=True) == prompts.SLO_BACKLOG
+    assert config.max_wait_s == CONFIG.max_wait_s
+    assert prompts.PIPELINED == PIPELINED
     assert (config.max_queued, config.extra_rows) == (prompts.MOST_QUEUED, prompts.EXTRA_ROWS)
     assert prompts.WAIT_SHARE == WAIT_SHARE
     assert prompts.IN_TIME_EACH == IN_TIME_EACH

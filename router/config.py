@@ -70,7 +70,9 @@ class AdmissionConfig:
     def most_backlog(self, *, holds_slo: bool) -> int:
         """Of prompts at a prefill worker, in tokens."""
         most = self.max_prefill_backlog_tokens
-        return min(most, self.slo_prefill_backlog_tokens) if holds_slo else most
+        if not holds_slo:  # guard: no SLO
+            return most
+        return min(most, self.slo_prefill_backlog_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,7 +193,7 @@ class Admission:
         lets those go first that can. None where no time to the first token is to be held, and for
         resumed requests, which keep their place."""
         ttft_s = self._board.slo_ttft_s()
-        if ttft_s is None or request.state is not RequestState.QUEUED:
+        if ttft_s is None or request.state is not RequestState.QUEUED:  # guard: resumed place
             return None
         return request.queued_since + WAIT_SHARE * ttft_s
 
@@ -207,12 +207,13 @@ class Admission:
                 queue.defer(request, is_deferred=False)  # the SLO is not told any more
             return False
         queue.defer(request, is_deferred=True)
-        since = self._servable_since.get(request.job.model, now)
+        since = self._servable_since.get(request.job.model, now)  # guard: cold start
         waited_s = now - max(since, request.queued_since)
         if waited_s < self._config.max_wait_s:  # guard: deferred for ever
             return False
         self._count(Refusal.OVERTAKEN)
-        self._endings.fail(request, self._too_long(waited_s, "those that can be in time go first: "))
+        why = "those that can be in time go first: "
+        self._endings.fail(request, self._too_long(waited_s, why))
         return True
 
     def _why_unservable(self, model: str) -> str:

@@ -23,6 +23,10 @@ class Share:
     cached_tokens: int = 0  # of those, which it probably need not compute
     attempts: int = 0  # assigned to it in either role
 
+    @property
+    def tokens_to_compute(self) -> int:
+        return self.backlog_tokens - self.cached_tokens  # guard: cached prompts
+
 
 class Tally:
     """The shares by epoch. An attempt counts once, from `add` to `remove`."""

@@ -7,7 +7,7 @@ prompt's prefix; and the first decode worker on the host of each prefill worker 
 placement reads a few views, however many workers there are.
 
     kind     what decides with whom a worker can be paired: fingerprint, layout, roles
-    orders   prefill: least backlog, those that are behind last; decode: `policy.decode_cost`; both roles: both
+    orders   prefill: not behind, least backlog; decode: `policy.decode_cost`; both roles: both
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Roster:
             occupied_pages=share.pages + others.pages,
             rows=rows,
             max_rows=facts.decode_rows + self.config.extra_rows,
-            backlog_tokens=share.backlog_tokens - share.cached_tokens + others.backlog_tokens,
+            backlog_tokens=share.tokens_to_compute + others.backlog_tokens,
             backlog_prompts=share.backlog_prompts + others.backlog_prompts,
             max_backlog_tokens=self.config.most_backlog(holds_slo=self.holds_slo()),
             last_given=member.last_given,

@@ -158,7 +158,7 @@ class FairLine(Generic[ThingT]):
         if not self._entries:
             return 0.0
         if own is not None:
-            n_own = len(own)  # guard: deferred ones wait, too
+            n_own = len(own)  # guard: deferred ones wait
             if len(self._turns) == 1:
                 return float(n_own)
         group, tokens, weight = self._group_of.get(tenant, (None, 0.0, 0.0))

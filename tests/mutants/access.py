@@ -77,16 +77,6 @@ ACCESS = (
         ),
     ),
     Mutant(
-        "nothing starves",
-        "router/tenants/fair_line.py",
-        "is_due = self.n_passed >= IN_TIME_EACH",
-        "is_due = False",
-        (
-            "tests/router/tenants/test_fair_line.py::"
-            "test_deferred_ones_leave_last_but_one_of_them_in_eight_turns",
-        ),
-    ),
-    Mutant(
         "secret",
         "twolane/security/gate.py",
         "if not hmac.compare_digest(secret.encode(), self._secret):",

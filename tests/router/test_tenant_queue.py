@@ -16,7 +16,6 @@ from twolane.router.testing.client import Outcome, ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.security.keys import TenantLimits
-from twolane.v1 import cluster_pb2
 
 MANY, ONE = client_of("many"), client_of("one")
 TOKENS = 10
@@ -167,31 +166,3 @@ def test_nine_of_ten_that_are_admitted_with_a_deadline_meet_it_though_tenants_sh
         await end(router, crowd)
 
     play_small(script, max_queued=5_000, max_wait_s=1e6)
-
-
-@pytest.mark.parametrize("knows_slo", [True, False])
-def test_what_can_be_in_time_goes_first_where_a_controller_has_told_the_slo(
-    knows_slo: bool,
-) -> None:
-    """What has waited for too long comes after it, unless it has a deadline; else the order is that
-    of arrival."""
-
-    async def script(router: Router, cluster: ScriptedCluster) -> None:
-        if knows_slo:
-            told = cluster_pb2.ScalerStatus(ttft_s=2.0, gap_s=0.1)
-            router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=told))
-        running = asyncio.create_task(ask(router, message([1, 2], max_tokens=100)))
-        await asyncio.sleep(0.01)
-        asked = message([9, 2], max_tokens=TOKENS)
-        late = asyncio.create_task(ask(router, asked))
-        bound = asyncio.create_task(ask(router, asked, time_left_s=1e3))
-        await asyncio.sleep(0.6)
-        assert not running.done()
-        soon = asyncio.create_task(ask(router, asked))
-        ends = [(await task).ended_at for task in (late, bound, soon)]
-        names = dict(zip(ends, ("late", "bound", "soon"), strict=True))
-        expected = ["bound", "soon", "late"] if knows_slo else ["late", "bound", "soon"]
-        assert [names[at] for at in sorted(ends)] == expected
-        await running
-
-    play_small(script, rows=1)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Cluster:
         pages = worker_pb2.PageCounts(used=used)
         self.members.heard(epoch, worker_pb2.LoadReport(pages=pages, **fields), 0.0)
 
-    def assign(self, prefill: int, decode: int, n_tokens: int) -> None:
+    def assign(self, prefill: int, decode: int, n_tokens: int, cached_tokens: int = 0) -> None:
         giver = self.members.get(prefill)
         assert giver is not None
         giver.last_given = len(self.attempts) + 1
@@ -57,6 +58,7 @@ class Cluster:
             growth_tokens=8,
             page_tokens=16,
             now=0.0,
+            cached_tokens=cached_tokens,
         )
         self.tally.add(attempt)
         self.attempts.append(attempt)
@@ -88,7 +90,12 @@ def change(rng: random.Random, cluster: Cluster) -> None:
             fenced = [9] if rng.random() < 0.1 else []
             done = worker_pb2.WorkDone(prefill_tokens=1000, prefill_s=rng.choice([0.02, 0.1]))
             cluster.report(
-                epoch, used=used, prefill_queue_tokens=queued, fence_wanted=fenced, done=done
+                epoch,
+                used=used,
+                prefill_queue=rng.choice([0, 3]),
+                prefill_queue_tokens=queued,
+                fence_wanted=fenced,
+                done=done,
             )
         case 2 | 3:
             cluster.assign(epoch, rng.choice(members).epoch, rng.choice([5, 20, 600]))
@@ -332,6 +339,36 @@ def test_prompts_of_other_routers_count_and_ours_since_the_report_on_top_of_them
     assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [400]
     cluster.assign(1, 2, 600)
     assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [1_000]
+
+
+def test_what_a_worker_has_cached_is_no_backlog_of_it() -> None:
+    cluster = Cluster()
+    cluster.join(1, [P])
+    cluster.join(2, [D], decode_rows=9)
+    for cached in (0, 590):
+        cluster.assign(1, 2, 600, cached)
+    (view,) = (its for its in cluster.roster.all("m") if its.prefills)
+    assert (view.backlog_tokens, view.backlog_prompts, view.is_behind) == (610, 2, False)
+    cluster.tally.check_integrity(cluster.attempts)
+    for attempt in cluster.attempts:
+        cluster.tally.through(attempt)
+    (view,) = (its for its in cluster.roster.all("m") if its.prefills)
+    assert (view.backlog_tokens, view.backlog_prompts) == (0, 0)
+
+
+def test_less_waits_at_a_worker_while_a_controller_tells_an_slo() -> None:
+    config = AdmissionConfig()
+    assert (config.max_prefill_backlog_tokens, config.slo_prefill_backlog_tokens) == (32_768, 8_192)
+    cluster = Cluster(config)
+    cluster.join(1, [P])
+    cluster.join(2, [D], decode_rows=9)
+    need = Need(n_tokens=100, growth_tokens=8)
+    for holds_slo in (True, False):
+        cluster.roster.holds_slo = partial(bool, holds_slo)
+        cluster.report(1, prefill_queue=3, prefill_queue_tokens=9_000 + holds_slo)
+        found = place(need, cluster.roster.shortlist(need, "m"))
+        assert (found is None) is holds_slo
+        assert cluster.roster.has_news_for(need, "m")
 
 
 def test_routers_prefer_different_ones_of_equal_workers() -> None:

@@ -1,0 +1,97 @@
+"""Guards of what can still be in time, and of what waits at prefill workers."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_IN_TIME = "tests/router/dispatch/test_in_time.py::"
+
+IN_TIME = (
+    Mutant(
+        "nothing starves",
+        "router/tenants/fair_line.py",
+        "is_due = self.n_passed >= IN_TIME_EACH",
+        "is_due = False",
+        (
+            "tests/router/tenants/test_fair_line.py::"
+            "test_deferred_ones_leave_last_but_one_of_them_in_eight_turns",
+        ),
+    ),
+    Mutant(
+        "deferred ones wait",
+        "router/tenants/fair_line.py",
+        "n_own = len(own)",
+        "n_own = len(own.in_time)",
+        (
+            _IN_TIME + "test_expected_waits_count_what_is_deferred",
+            "tests/router/tenants/test_fair_line.py::"
+            "test_deferred_ones_leave_last_but_one_of_them_in_eight_turns",
+        ),
+    ),
+    Mutant(
+        "deferred ones are evicted",
+        "router/tenants/backlog.py",
+        "youngest.put(thing, (not is_deferred, rank))",
+        "pass",
+        (
+            _IN_TIME + "test_a_full_queue_gives_the_place_of_one_that_is_deferred",
+            "tests/router/tenants/test_backlog.py::"
+            "test_a_deferred_one_gives_its_place_before_those_that_can_be_in_time",
+        ),
+    ),
+    Mutant(
+        "deferred for ever",
+        "router/dispatch/admission.py",
+        "if waited_s < self._config.max_wait_s:",
+        "if True:",
+        (_IN_TIME + "test_what_is_deferred_is_refused_after_max_wait",),
+    ),
+    Mutant(
+        "cold start",
+        "router/dispatch/admission.py",
+        "since = self._servable_since.get(request.job.model, now)",
+        "since = request.queued_since",
+        (_IN_TIME + "test_what_is_deferred_while_no_worker_serves_has_all_its_wait_before_it",),
+    ),
+    Mutant(
+        "resumed place",
+        "router/dispatch/admission.py",
+        "if ttft_s is None or request.state is not RequestState.QUEUED:",
+        "if ttft_s is None:",
+        (_IN_TIME + "test_a_resumed_request_keeps_its_place_however_long_it_waits",),
+    ),
+    Mutant(
+        "told lately",
+        "router/operations.py",
+        "return self._scaler if is_fresh else None",
+        "return self._scaler",
+        (_IN_TIME + "test_an_slo_is_forgotten_with_the_controller_that_told_it",),
+    ),
+    Mutant(
+        "no SLO",
+        "router/config.py",
+        "if not holds_slo:",
+        "if False:",
+        (
+            "tests/router/dispatch/test_roster.py::"
+            "test_less_waits_at_a_worker_while_a_controller_tells_an_slo",
+        ),
+    ),
+    Mutant(
+        "one long prompt",
+        "router/members/worker_view.py",
+        "has_next = self.backlog_prompts >= PIPELINED",
+        "has_next = True",
+        ("tests/router/dispatch/test_policy.py::test_place",),
+    ),
+    Mutant(
+        "cached prompts",
+        "router/dispatch/load_tally.py",
+        "return self.backlog_tokens - self.cached_tokens",
+        "return self.backlog_tokens",
+        (
+            "tests/router/dispatch/test_roster.py::"
+            "test_what_a_worker_has_cached_is_no_backlog_of_it",
+        ),
+    ),
+)

@@ -53,7 +53,7 @@ class Slo:
 class ClusterConfig:
     """`start_s`: of a new worker, its node included. `failing`: which starts, counted from 0, never
     get ready. `decide_s`: between two decisions. `knows_slo`: a controller of ours tells the router
-    the SLO, which then serves first what can be in time, and ends after `max_wait_s` what cannot."""
+    the SLO, which then serves first what can be in time, and after `max_wait_s` ends the rest."""
 
     hardware: Hardware
     slo: Slo

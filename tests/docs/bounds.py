@@ -73,7 +73,12 @@ SECTIONS = (
                     "requests on a decode worker beyond its rows, still in prefill", "", "waits"
                 ),
                 "max_prefill_backlog_tokens": Row(
-                    "prompt tokens assigned to a prefill worker", "", "waits"
+                    "prompt tokens that a prefill worker has to compute, of more than one prompt",
+                    "",
+                    "waits",
+                ),
+                "slo_prefill_backlog_tokens": Row(
+                    "the same while a controller tells an SLO (`--autoscale`)", "", "waits"
                 ),
                 "beside_rows_s": Row(
                     "what prompts cost the rows of a worker with both roles, together, beside "
@@ -81,7 +86,11 @@ SECTIONS = (
                     "--beside-rows-s",
                     "prefill worker",
                 ),
-                "max_wait_s": Row("expected wait of a new request", "", OVERLOADED),
+                "max_wait_s": Row(
+                    "expected wait of a new request, and wait of one that is deferred",
+                    "",
+                    OVERLOADED,
+                ),
                 "queue_timeout_s": Row("wait of a queued request", "", OVERLOADED),
                 "unavailable_after_s": Row(
                     "time without a worker that could serve it", "", "UnavailableError"

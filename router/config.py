@@ -49,9 +49,9 @@ class AdmissionConfig:
     max_queued: int = 1024
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
-    # A prefill worker with more, and with two prompts at least, gets no new ones.
-    max_prefill_backlog_tokens: int = 32_768
-    # The same while a controller tells an SLO: what waits at a worker lets nothing go first.
+    max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets no new prompts
+    # While a controller tells an SLO, neither does one with more of this router's, two prompts at
+    # least: what waits at a worker lets nothing go first.
     slo_prefill_backlog_tokens: int = 8_192
     # Beside workers that only prefill, one with both roles takes prompts that cost its rows so much
     # time together, at the pace that was measured, and decodes them; 0: none; None: any prompt.
@@ -66,13 +66,6 @@ class AdmissionConfig:
     # Refuse at once if the estimate of wait and answer, with its margin, times this exceeds the
     # time left.
     hopeless_factor: float = 1.0
-
-    def most_backlog(self, *, holds_slo: bool) -> int:
-        """Of prompts at a prefill worker, in tokens."""
-        most = self.max_prefill_backlog_tokens
-        if not holds_slo:  # guard: no SLO
-            return most
-        return min(most, self.slo_prefill_backlog_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,6 @@ the backlog as `twolane.router.dispatch.policy` does.
 With several routers each request goes to any of them. A router knows its own prompts at once, and
 the others' backlog by the workers' reports. Of the others' prefixes it knows what they write to a
 shared store, a moment later, or nothing.
-
-A worker gets nothing new while its backlog is at the router's bound and it has two prompts. The
-bound is smaller where a controller tells an SLO, so fewer prompts get to where they are cached.
 """
 
 from __future__ import annotations
@@ -25,17 +22,16 @@ from dataclasses import dataclass
 import click
 
 from benchmarks.results import save
-from twolane.router.config import AdmissionConfig
 from twolane.router.dispatch.affinity import (
     BLOCK_TOKENS,
     COARSE_BLOCK_TOKENS,
     N_FINE_BLOCKS,
     PrefixAffinity,
 )
-from twolane.router.members.worker_view import PIPELINED
 
 POOL_TOKENS = 500_000
 SPEED_TOKENS_PER_S = 20_000.0
+BACKLOG_TOKENS = 32_768  # a worker with more gets nothing new
 AIMS = {4: 0.44, 16: 0.49}  # hit rate by number of prefill workers
 REPORT_S = 0.05  # how old a worker's report may be
 STORE_S = 0.02  # until what one router writes is known to the others
@@ -151,24 +147,18 @@ def hit_rate(
     n_routers: int = 1,
     *,
     has_store: bool = True,
-    holds_slo: bool = False,
 ) -> float:
     """The share of all prompt tokens that were cached."""
-    most = AdmissionConfig().most_backlog(holds_slo=holds_slo)
     caches = [Cache() for _ in range(n_workers)]
     routers = [Knowledge(n_workers) for _ in range(n_routers)]
     free_at_s = [0.0] * n_workers
-    ends_s: list[list[float]] = [[-1.0] * PIPELINED for _ in range(n_workers)]  # of prompts
     reports: list[tuple[float, list[float]]] = [(0.0, list(free_at_s))]  # as workers made them
     rng = random.Random(1)
     n_hit = n_all = 0
     for number, turn in enumerate(turns, start=1):
         router = rng.choice(routers)
-        room_s = [  # when the worker takes a prompt: the queue's head waits for the first
-            min(at_s - most / SPEED_TOKENS_PER_S, ends[-PIPELINED])
-            for at_s, ends in zip(free_at_s, ends_s, strict=True)
-        ]
-        now_s = max(turn.at_s, min(room_s))
+        wait_s = max(0.0, min(free_at_s) - turn.at_s - BACKLOG_TOKENS / SPEED_TOKENS_PER_S)
+        now_s = turn.at_s + wait_s  # if backlogs are full, the queue's head waits
         router.catch_up(now_s)
         while len(reports) > 1 and reports[1][0] <= now_s - REPORT_S:
             del reports[0]
@@ -184,9 +174,9 @@ def hit_rate(
             cached = router.affinity.lookup(hashes)
         elif policy == "oracle":
             cached = {n: cache.peek(turn.chain) for n, cache in enumerate(caches)}
-        ready = [
-            n for n in range(n_workers) if backlog[n] <= most or ends_s[n][-PIPELINED] <= now_s
-        ] or [min(range(n_workers), key=lambda n: backlog[n])]
+        ready = [n for n in range(n_workers) if backlog[n] <= BACKLOG_TOKENS] or [
+            min(range(n_workers), key=lambda n: backlog[n])
+        ]
         if policy == "random":
             rng.shuffle(ready)
             router.given = [0] * n_workers
@@ -203,7 +193,6 @@ def hit_rate(
         left = max(1, turn.n_tokens - n_cached)
         work_s = left / SPEED_TOKENS_PER_S
         free_at_s[worker] = max(free_at_s[worker], now_s) + work_s
-        ends_s[worker].append(free_at_s[worker])
         router.ours[worker].append((now_s, work_s))
         reports.append((now_s, list(free_at_s)))
     return n_hit / n_all
@@ -218,7 +207,6 @@ def main(n_turns: int) -> None:
         rates = {name: hit_rate(turns, n_workers, name) for name in ("random", "router", "oracle")}
         for name, has_store in (("3 routers", True), ("3 routers without a store", False)):
             rates[name] = hit_rate(turns, n_workers, "router", 3, has_store=has_store)
-        rates["router with an SLO"] = hit_rate(turns, n_workers, "router", holds_slo=True)
         figures[str(n_workers)] = {name: round(rate, 4) for name, rate in rates.items()}
         told = ", ".join(f"{name} {rate:.1%}" for name, rate in rates.items())
         click.echo(f"{n_workers} prefill workers: {told} (aim {aim:.0%})")

@@ -25,8 +25,8 @@ from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
 
 MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
-SLO_BACKLOG = 8_192  # the same where it knows the SLO
-PIPELINED = 2  # prompts that may be at a prefill worker, however long they are, likewise
+SLO_BACKLOG = 8_192  # beyond which two prompts at least wait there, where it knows the SLO
+PIPELINED = 2  # so many, likewise
 MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are refused at once
 WAIT_SHARE = 0.4  # of the TTFT SLO; those that wait for longer are deferred, likewise
 IN_TIME_EACH = 7  # that are placed before a deferred one is, likewise
@@ -38,7 +38,7 @@ class Prompts:
     """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
     worker), of prompts that are done. `knows_slo`: whether the router defers what has waited for
     too long, and lets less wait at workers. `max_wait_s`: then it ends what is deferred, if workers
-    could serve it all that time."""
+    could serve it all that time, and others that wait go first."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Prompts:
         self._hardware = hardware
         self._ttft_s = ttft_s
         self._in_time_s = WAIT_SHARE * ttft_s if knows_slo else math.inf
-        self._most_backlog = SLO_BACKLOG if knows_slo else MOST_BACKLOG
+        self._enough = SLO_BACKLOG if knows_slo else MOST_BACKLOG
         self._arrivals: list[float] = requests.arrivals_s.tolist()
         self._tokens: list[int] = requests.prompt_tokens.tolist()
         self._queue: deque[int] = deque()  # at the router
@@ -112,10 +112,6 @@ class Prompts:
         before_s = now - self._in_time_s
         while queue and self._arrivals[queue[0]] < before_s:
             deferred.append(queue.popleft())
-        if now - self._served_since_s >= self._max_wait_s:
-            while deferred and now - self._arrivals[deferred[0]] >= self._max_wait_s:
-                deferred.popleft()
-                self.n_ended += 1
         while queue or deferred:
             is_due = bool(deferred) and self._n_passed >= IN_TIME_EACH
             line = deferred if is_due or not queue else queue
@@ -123,6 +119,10 @@ class Prompts:
                 break
             line.popleft()
             self._n_passed = 0 if line is deferred else self._n_passed + 1
+        if queue and now - self._served_since_s >= self._max_wait_s:
+            while deferred and now - self._arrivals[deferred[0]] >= self._max_wait_s:
+                deferred.popleft()
+                self.n_ended += 1
 
     def _placed(
         self,
@@ -146,7 +146,8 @@ class Prompts:
         giver, backlog = None, 0
         for other in givers:
             n = other.backlog(at_s)
-            if n >= self._most_backlog and other.prompts(at_s) >= PIPELINED:
+            has_enough = n >= self._enough and other.prompts(at_s) >= PIPELINED
+            if has_enough or n >= MOST_BACKLOG:
                 continue
             if giver is None or n < backlog:
                 giver, backlog = other, n

@@ -20,12 +20,7 @@ class Share:
     pages: int = 0  # promised to them, and to prompts that it computes for other workers
     backlog_prompts: int = 0  # assigned to it and not computed yet
     backlog_tokens: int = 0  # of those
-    cached_tokens: int = 0  # of those, which it probably need not compute
     attempts: int = 0  # assigned to it in either role
-
-    @property
-    def tokens_to_compute(self) -> int:
-        return self.backlog_tokens - self.cached_tokens  # guard: cached prompts
 
 
 class Tally:
@@ -55,7 +50,6 @@ class Tally:
         prefill = self._shares.setdefault(attempt.prefill_epoch, Share())
         prefill.backlog_prompts += 1
         prefill.backlog_tokens += attempt.n_tokens
-        prefill.cached_tokens += attempt.cached_tokens
         for epoch in attempt.epochs():
             self._shares[epoch].attempts += 1
             self.changed.add(epoch)
@@ -77,7 +71,6 @@ class Tally:
             share = self._shares[attempt.prefill_epoch]
             share.backlog_prompts -= 1
             share.backlog_tokens -= attempt.n_tokens
-            share.cached_tokens -= attempt.cached_tokens
             self.changed.add(attempt.prefill_epoch)
 
     def grow(self, attempt: Attempt) -> None:

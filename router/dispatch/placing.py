@@ -150,7 +150,6 @@ def _attempt(request: Request, row: int, need: Need, placement: Placement, now: 
         page_tokens=placement.decode.page_tokens,
         now=now,
         prefill_pages=_pages_at_prefill(placement, need.n_tokens),
-        cached_tokens=need.cached_tokens.get(placement.prefill.epoch, 0),
     )
 
 

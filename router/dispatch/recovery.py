@@ -157,7 +157,6 @@ class Recovery:
             now=now,
             moved_from=attempt,
             prefill_pages=0 if stays else attempt.prefill_pages,
-            cached_tokens=attempt.cached_tokens,
         )
         moved.due = now + self._board.config.dispatch.retarget_wait_s
         self._board.alarm(request, moved.due)

@@ -26,6 +26,8 @@ from twolane.router.members.worker_view import Need, WorkerView
 from twolane.router.order import Order
 from twolane.v1 import cluster_pb2, worker_pb2
 
+PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
+
 
 class KindKey(NamedTuple):
     """The properties that all workers of a kind share."""
@@ -69,6 +71,7 @@ class Roster:
         self._salt = salt
         self.config = config
         self.holds_slo: Callable[[], bool] = lambda: False  # whether a controller tells one
+        self._held_slo = False  # when the views were made
         self._members = members
         self._tally = tally
         self._views: dict[int, WorkerView] = {}
@@ -142,6 +145,9 @@ class Roster:
 
     def refresh(self) -> None:
         """Remake the views that may have changed."""
+        if self._held_slo is not self.holds_slo():
+            self._held_slo = not self._held_slo
+            self._tally.changed.update(self._views)  # guard: views of the bound
         for changed in (self._members.changed, self._tally.changed):
             while changed:
                 self._update(changed.pop())
@@ -234,14 +240,22 @@ class Roster:
             occupied_pages=share.pages + others.pages,
             rows=rows,
             max_rows=facts.decode_rows + self.config.extra_rows,
-            backlog_tokens=share.tokens_to_compute + others.backlog_tokens,
-            backlog_prompts=share.backlog_prompts + others.backlog_prompts,
-            max_backlog_tokens=self.config.most_backlog(holds_slo=self.holds_slo()),
+            backlog_tokens=share.backlog_tokens + others.backlog_tokens,
+            max_backlog_tokens=self.config.max_prefill_backlog_tokens,
+            has_enough=self._has_enough(share),
             last_given=member.last_given,
             host=facts.host,
             rank=facts.rank,
             beside_tokens=self._beside_tokens(kind, rows),
         )
+
+    def _has_enough(self, share: Share) -> bool:
+        """Of our prompts: more wait at the router. One long prompt is not enough: the worker would
+        have nothing to do when it is computed."""
+        if not self._held_slo:  # guard: no SLO
+            return False
+        has_next = share.backlog_prompts >= PIPELINED  # guard: one long prompt
+        return has_next and share.backlog_tokens >= self.config.slo_prefill_backlog_tokens
 
     def _note_pace(self, kind: KindKey, load: worker_pb2.LoadReport) -> None:
         if self.config.beside_rows_s is not None and load.done.prefill_tokens and not kind.decodes:
@@ -266,20 +280,17 @@ class _Others(NamedTuple):
     rows: int
     pages: int
     backlog_tokens: int
-    backlog_prompts: int
 
     @classmethod
     def of(cls, load: worker_pb2.LoadReport, share: Share) -> _Others:
         pages = load.pages
         # Rows that wait for pages hold none: smaller ones may go before them (`expected_pages`).
         taken = pages.used + pages.pinned + pages.quarantined + load.reserved_growth_pages
-        backlog = max(0, load.prefill_queue_tokens - share.backlog_tokens)
         return cls(
             load,
             rows=max(0, load.rows + load.expected_rows - share.rows),
             pages=max(0, taken - share.pages),
-            backlog_tokens=backlog,
-            backlog_prompts=max(load.prefill_queue - share.backlog_prompts, int(backlog > 0)),
+            backlog_tokens=max(0, load.prefill_queue_tokens - share.backlog_tokens),
         )
 
 
@@ -312,14 +323,14 @@ class _Kind:
         if epoch not in self._by_room:
             self.n_workers += 1
         if view.prefills:
-            self._by_backlog.put(epoch, *view.behind, view.last_given, view.rank)
+            self._by_backlog.put(epoch, *view.backlog_rank, view.last_given, view.rank)
         if view.decodes:
             cost = decode_cost(view)
             self._by_free.put(epoch, is_full, *cost)
             if view.host:
                 self._by_free_at.setdefault(view.host, Order()).put(epoch, is_full, *cost)
             if view.prefills:
-                self._by_both.put(epoch, *view.behind, *cost)
+                self._by_both.put(epoch, *view.backlog_rank, *cost)
         self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
 
     def remove(self, view: WorkerView) -> None:
@@ -390,7 +401,7 @@ class _Kind:
 
 
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:
-    is_room = new.behind < old.behind or new.n_pages > old.n_pages
+    is_room = new.backlog_rank < old.backlog_rank or new.n_pages > old.n_pages
     return is_room or (new.beside_tokens or 0) > (old.beside_tokens or 0)
 
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from twolane.layout import can_feed
 from twolane.router.members.model import pages_for
 
-PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
-
 
 @dataclass(frozen=True, slots=True)
 class PageOrigin:
@@ -44,9 +42,9 @@ class WorkerView:
     occupied_pages: int = 0  # in use or promised
     rows: int = 0  # requests assigned to it, running or not
     max_rows: int = 1
-    backlog_tokens: int = 0  # of prompts assigned, to be computed
-    backlog_prompts: int = 0  # so many of them
+    backlog_tokens: int = 0  # prompts assigned and not computed yet
     max_backlog_tokens: int = 1
+    has_enough: bool = False  # of this router's prompts, while it holds an SLO
     last_given: int = 0  # the number of the latest prompt assigned to it
     host: str = ""  # its host's identity; empty: unknown
     # Most tokens of prompts to compute beside its rows, where others only prefill; None: any.
@@ -76,13 +74,11 @@ class WorkerView:
 
     @property
     def is_behind(self) -> bool:
-        """Whether prompts wait for other workers, or at the router. One long prompt is no reason:
-        the worker would have nothing to do when it is computed."""
-        has_next = self.backlog_prompts >= PIPELINED  # guard: one long prompt
-        return has_next and self.backlog_tokens >= self.max_backlog_tokens
+        """Whether prompts wait for other workers, or at the router."""
+        return self.has_enough or self.backlog_tokens >= self.max_backlog_tokens
 
     @property
-    def behind(self) -> tuple[bool, int]:
+    def backlog_rank(self) -> tuple[bool, int]:
         """Least is best."""
         return self.is_behind, self.backlog_tokens
 

@@ -46,7 +46,6 @@ class Attempt:
     """See the module's docstring. Times are seconds of the router's clock."""
 
     __slots__ = (
-        "cached_tokens",
         "decode_epoch",
         "due",
         "ended_roles",
@@ -82,14 +81,12 @@ class Attempt:
         now: float,
         moved_from: Attempt | None = None,
         prefill_pages: int = 0,
-        cached_tokens: int = 0,
     ) -> None:
         self.key = key
         self.row = row  # the row number under which workers send its tokens
         self.prefill_epoch = prefill_epoch
         self.decode_epoch = decode_epoch
         self.n_tokens = n_tokens  # assigned: prompt and answer so far
-        self.cached_tokens = cached_tokens  # of those, which P probably need not compute
         self.first_index = first_index  # index in the answer of the token that P samples
         self.growth_tokens = growth_tokens
         self.page_tokens = page_tokens  # of the decode worker

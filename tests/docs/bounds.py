@@ -73,12 +73,13 @@ SECTIONS = (
                     "requests on a decode worker beyond its rows, still in prefill", "", "waits"
                 ),
                 "max_prefill_backlog_tokens": Row(
-                    "prompt tokens that a prefill worker has to compute, of more than one prompt",
-                    "",
-                    "waits",
+                    "prompt tokens assigned to a prefill worker", "", "waits"
                 ),
                 "slo_prefill_backlog_tokens": Row(
-                    "the same while a controller tells an SLO (`--autoscale`)", "", "waits"
+                    "those of one router's, two prompts at least, while a controller tells an SLO "
+                    "(`--autoscale`)",
+                    "",
+                    "waits",
                 ),
                 "beside_rows_s": Row(
                     "what prompts cost the rows of a worker with both roles, together, beside "
@@ -87,7 +88,8 @@ SECTIONS = (
                     "prefill worker",
                 ),
                 "max_wait_s": Row(
-                    "expected wait of a new request, and wait of one that is deferred",
+                    "expected wait of a new request, and wait of one that others go before, as it "
+                    "is deferred",
                     "",
                     OVERLOADED,
                 ),

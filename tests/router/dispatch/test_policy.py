@@ -50,17 +50,13 @@ TABLE = [
     ),
     (
         "a full backlog waits",
-        [worker("p0", backlog_tokens=1000, backlog_prompts=2), worker("d0")],
+        [worker("p0", backlog_tokens=1000), worker("d0")],
         SMALL,
         None,
     ),
     (
-        "one long prompt is no full backlog",
-        [
-            worker("p0", backlog_tokens=1000, backlog_prompts=2),
-            worker("p1", backlog_tokens=9000, backlog_prompts=1),
-            worker("d0"),
-        ],
+        "one that has enough of ours waits, however long the others' backlog is",
+        [worker("p0", has_enough=True), worker("p1", backlog_tokens=900), worker("d0")],
         SMALL,
         ("p1", "d0"),
     ),
@@ -141,7 +137,7 @@ TABLE = [
     ),
     (
         "colocated: no room on either",
-        [worker("b0", rows=8), worker("b1", backlog_tokens=1000, backlog_prompts=2)],
+        [worker("b0", rows=8), worker("b1", backlog_tokens=1000)],
         SMALL,
         None,
     ),
@@ -314,7 +310,7 @@ def test_prefill_worker_that_no_decode_worker_has_room_for_is_passed_over() -> N
         (worker("b0"), worker("b1"), True),
         (worker("p0"), worker("d0", fingerprint="g"), False),
         (worker("p0"), worker("d0", rows=8), False),
-        (worker("p0", backlog_tokens=1000, backlog_prompts=2), worker("d0"), False),
+        (worker("p0", backlog_tokens=1000), worker("d0"), False),
         (worker("d0"), worker("p0"), False),
         (None, worker("d0"), False),
     ],

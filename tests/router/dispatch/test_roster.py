@@ -17,7 +17,9 @@ from twolane.router.requests.attempt import Attempt, AttemptState
 from twolane.v1 import cluster_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
-CONFIG = AdmissionConfig(extra_rows=1, max_prefill_backlog_tokens=900)
+CONFIG = AdmissionConfig(
+    extra_rows=1, max_prefill_backlog_tokens=900, slo_prefill_backlog_tokens=300
+)
 
 
 class Cluster:
@@ -44,7 +46,7 @@ class Cluster:
         pages = worker_pb2.PageCounts(used=used)
         self.members.heard(epoch, worker_pb2.LoadReport(pages=pages, **fields), 0.0)
 
-    def assign(self, prefill: int, decode: int, n_tokens: int, cached_tokens: int = 0) -> None:
+    def assign(self, prefill: int, decode: int, n_tokens: int) -> None:
         giver = self.members.get(prefill)
         assert giver is not None
         giver.last_given = len(self.attempts) + 1
@@ -58,7 +60,6 @@ class Cluster:
             growth_tokens=8,
             page_tokens=16,
             now=0.0,
-            cached_tokens=cached_tokens,
         )
         self.tally.add(attempt)
         self.attempts.append(attempt)
@@ -84,18 +85,13 @@ def change(rng: random.Random, cluster: Cluster) -> None:
     """Something happens to some worker."""
     members = list(cluster.members)
     epoch = rng.choice(members).epoch
-    match rng.randrange(7):
+    match rng.randrange(8):
         case 0 | 1:
             used, queued = rng.randrange(110), rng.randrange(0, 1000, 100)
             fenced = [9] if rng.random() < 0.1 else []
             done = worker_pb2.WorkDone(prefill_tokens=1000, prefill_s=rng.choice([0.02, 0.1]))
             cluster.report(
-                epoch,
-                used=used,
-                prefill_queue=rng.choice([0, 3]),
-                prefill_queue_tokens=queued,
-                fence_wanted=fenced,
-                done=done,
+                epoch, used=used, prefill_queue_tokens=queued, fence_wanted=fenced, done=done
             )
         case 2 | 3:
             cluster.assign(epoch, rng.choice(members).epoch, rng.choice([5, 20, 600]))
@@ -107,6 +103,8 @@ def change(rng: random.Random, cluster: Cluster) -> None:
             cluster.tally.remove(attempt)
         case 6 if rng.random() < 0.3:
             (cluster.members.broken if rng.random() < 0.5 else cluster.members.refused)(epoch)
+        case 7 if rng.random() < 0.5:
+            cluster.roster.holds_slo = partial(bool, rng.random() < 0.5)
         case _:
             cluster.members.opened(epoch, 0.0)
 
@@ -341,34 +339,63 @@ def test_prompts_of_other_routers_count_and_ours_since_the_report_on_top_of_them
     assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [1_000]
 
 
-def test_what_a_worker_has_cached_is_no_backlog_of_it() -> None:
-    cluster = Cluster()
-    cluster.join(1, [P])
-    cluster.join(2, [D], decode_rows=9)
-    for cached in (0, 590):
-        cluster.assign(1, 2, 600, cached)
-    (view,) = (its for its in cluster.roster.all("m") if its.prefills)
-    assert (view.backlog_tokens, view.backlog_prompts, view.is_behind) == (610, 2, False)
-    cluster.tally.check_integrity(cluster.attempts)
-    for attempt in cluster.attempts:
-        cluster.tally.through(attempt)
-    (view,) = (its for its in cluster.roster.all("m") if its.prefills)
-    assert (view.backlog_tokens, view.backlog_prompts) == (0, 0)
+@pytest.mark.parametrize("seed", range(20))
+def test_without_an_slo_the_tokens_at_a_worker_are_the_only_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    for _ in range(40):
+        change(rng, cluster)
+        cluster.roster.holds_slo = bool
+        need = random_need(rng, cluster)
+        for view in cluster.roster.all("m"):
+            has_room = view.backlog_tokens < CONFIG.max_prefill_backlog_tokens
+            assert view.can_prefill(need) is (view.holds(need.n_tokens) and has_room)
+            assert view.backlog_rank == (not has_room, view.backlog_tokens)
 
 
-def test_less_waits_at_a_worker_while_a_controller_tells_an_slo() -> None:
+def with_own(*prompts: int, others: int = 0) -> Cluster:
+    """A router that holds an SLO, and has these prompts at a worker beside other routers'."""
     config = AdmissionConfig()
     assert (config.max_prefill_backlog_tokens, config.slo_prefill_backlog_tokens) == (32_768, 8_192)
     cluster = Cluster(config)
-    cluster.join(1, [P])
-    cluster.join(2, [D], decode_rows=9)
+    cluster.join(1, [P], n_pages=3_000)
+    cluster.join(2, [D], n_pages=3_000, decode_rows=9)
+    cluster.report(1, prefill_queue=9, prefill_queue_tokens=others)
+    cluster.roster.holds_slo = partial(bool, True)
+    assert cluster.roster.all("m")
+    for n_tokens in prompts:
+        cluster.assign(1, 2, n_tokens)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("cluster", "has_place"),
+    [
+        (with_own(4_000, 4_191), True),
+        (with_own(4_000, 4_192), False),
+        (with_own(20_000), True),  # one long prompt: the next one is to be there
+        (with_own(20_000, 1), False),
+        (with_own(32_768), False),
+        (with_own(others=32_000), True),  # routers that do not know the SLO do not starve this one
+        (with_own(others=32_768), False),
+    ],
+)
+def test_less_of_a_router_waits_at_a_worker_while_it_holds_an_slo(
+    cluster: Cluster, has_place: bool
+) -> None:
     need = Need(n_tokens=100, growth_tokens=8)
-    for holds_slo in (True, False):
+    assert (place(need, cluster.roster.shortlist(need, "m")) is not None) is has_place
+
+
+def test_an_slo_that_comes_or_goes_counts_at_once_without_any_report() -> None:
+    cluster = with_own(4_000, 4_192)
+    need = Need(n_tokens=100, growth_tokens=8)
+    for holds_slo in (True, False, True):
         cluster.roster.holds_slo = partial(bool, holds_slo)
-        cluster.report(1, prefill_queue=3, prefill_queue_tokens=9_000 + holds_slo)
+        is_news = cluster.roster.has_news_for(need, "m")
         found = place(need, cluster.roster.shortlist(need, "m"))
         assert (found is None) is holds_slo
-        assert cluster.roster.has_news_for(need, "m")
+        assert is_news or holds_slo
 
 
 def test_routers_prefer_different_ones_of_equal_workers() -> None:

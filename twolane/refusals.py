@@ -44,8 +44,8 @@ class Refusal(StrEnum):
     EVICTED = "evicted"  # a higher priority, or a tenant with fewer requests, took its place
     DEADLINE = "deadline"  # the deadline had passed when it arrived
     DEADLINE_HOPELESS = "deadline_hopeless"  # it would pass before the answer is complete
-    # Higher priorities, or with an SLO those that can be in time, make it wait too long.
-    OVERTAKEN = "overtaken"
+    DEFERRED = "deferred"  # with an SLO: those that can be in time made it wait too long
+    OVERTAKEN = "overtaken"  # higher priorities arrived and would make it wait too long
 
     # At a worker, for an ASSIGN.
     INVALID = "invalid"  # a field is unset or out of its bound: a router bug, or version skew

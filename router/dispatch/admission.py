@@ -114,9 +114,14 @@ class Admission:
 
     def note_servable(self, models: set[str], now: float) -> None:
         """Record the models that have live workers of both roles now."""
-        self._servable_since = {model: self._servable_since.get(model, now) for model in models}
+        since = self._servable_since
+        self._servable_since = {model: since.get(model, now) for model in models}
         for model in models:
             self._last_servable[model] = now
+
+    def excuse(self) -> None:
+        """This router comes back from a pause, in which it served nobody."""
+        self._servable_since.clear()  # guard: own pause
 
     def tick(self, request: Request, now: float) -> None:
         """Check the time limits of a QUEUED or RESUMING request."""
@@ -199,20 +204,21 @@ class Admission:
 
     def _defers(self, request: Request, now: float) -> bool:
         """Defer a request that cannot be in time any more. True if that has ended it: its wait had
-        been estimated by its place, but others go first now. While no workers can serve it nobody
-        does, so that time does not count."""
+        been estimated by its place, but others go first now. Time in which no workers could serve
+        it does not count."""
         in_time_until, queue = self._in_time_until(request), self._board.queue
         if in_time_until is None or now < in_time_until:
             if request.state is RequestState.QUEUED:
                 queue.defer(request, is_deferred=False)  # the SLO is not told any more
             return False
+        is_passed = queue.is_passed(request)  # guard: waits for workers alone
         queue.defer(request, is_deferred=True)
         since = self._servable_since.get(request.job.model, now)  # guard: cold start
         waited_s = now - max(since, request.queued_since)
-        if waited_s < self._config.max_wait_s:  # guard: deferred for ever
+        if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred for ever
             return False
-        self._count(Refusal.OVERTAKEN)
-        why = "those that can be in time go first: "
+        self._count(Refusal.DEFERRED)
+        why = "those that can be in time go first, and it has waited for"
         self._endings.fail(request, self._too_long(waited_s, why))
         return True
 
@@ -271,7 +277,7 @@ class Admission:
         if job.deadline is not None and now + wait_s > job.deadline:
             error = self._hopeless(job.deadline - now, wait_s, 0.0, why)
         elif waited_s + wait_s > self._config.max_wait_s:
-            error = self._too_long(waited_s + wait_s, why)
+            error = self._too_long(waited_s + wait_s, f"{why}the estimated wait is")
         else:
             return None
         self._count(Refusal.OVERTAKEN)
@@ -290,10 +296,10 @@ class Admission:
         )
         return None if service_s is None else deadline - self._config.hopeless_factor * service_s
 
-    def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
+    def _too_long(self, wait_s: float, why: str = "the estimated wait is") -> OverloadedError:
         bound = f"{self._config.max_wait_s:g}"
         return OverloadedError(
-            f"{why}the estimated wait is {wait_s:.1f} s; at most {bound} s may be waited",
+            f"{why} {wait_s:.1f} s; at most {bound} s may be waited",
             retry_after_s=self._bounded_retry_s(wait_s),
             metadata={"value": f"{wait_s:.1f}", "bound": bound},
         )

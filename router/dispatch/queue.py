@@ -87,6 +87,10 @@ class WaitingQueue:
         fair.defer(request, is_deferred=is_deferred)
         self._backlog.defer(request, is_deferred=is_deferred)
 
+    def is_passed(self, request: Request) -> bool:
+        """Whether it is deferred, and others of its tenant and priority wait that go first."""
+        return self._lines[request.job.model].new[request.job.priority].is_passed(request)
+
     def discard(self, request: Request) -> None:
         """Remove a request, if present."""
         is_new = self._is_new.pop(request, None)

@@ -105,6 +105,11 @@ class FairLine(Generic[ThingT]):
             target.put(thing, arrival)
             self._rank(turn)
 
+    def is_passed(self, thing: ThingT) -> bool:
+        """Whether `thing`, which must be present, is deferred, and others go first."""
+        turn, _ = self._entries[thing]
+        return bool(turn.in_time) and turn.in_time.rank_of(thing) is None
+
     def deferred(self) -> Iterator[ThingT]:
         """All that are, in no particular order."""
         for turn in self._turns.values():

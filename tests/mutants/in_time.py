@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _IN_TIME = "tests/router/dispatch/test_in_time.py::"
+_ROSTER = "tests/router/dispatch/test_roster.py::"
 
 IN_TIME = (
     Mutant(
@@ -42,9 +43,9 @@ IN_TIME = (
     Mutant(
         "deferred for ever",
         "router/dispatch/admission.py",
-        "if waited_s < self._config.max_wait_s:",
+        "if not is_passed or waited_s < self._config.max_wait_s:",
         "if True:",
-        (_IN_TIME + "test_what_is_deferred_is_refused_after_max_wait",),
+        (_IN_TIME + "test_what_is_deferred_is_refused_after_max_wait_if_others_go_first",),
     ),
     Mutant(
         "cold start",
@@ -69,29 +70,44 @@ IN_TIME = (
     ),
     Mutant(
         "no SLO",
-        "router/config.py",
-        "if not holds_slo:",
+        "router/dispatch/roster.py",
+        "if not self._held_slo:",
         "if False:",
-        (
-            "tests/router/dispatch/test_roster.py::"
-            "test_less_waits_at_a_worker_while_a_controller_tells_an_slo",
-        ),
+        (_ROSTER + "test_without_an_slo_the_tokens_at_a_worker_are_the_only_bound",),
+    ),
+    Mutant(
+        "views of the bound",
+        "router/dispatch/roster.py",
+        "self._tally.changed.update(self._views)",
+        "pass",
+        (_ROSTER + "test_an_slo_that_comes_or_goes_counts_at_once_without_any_report",),
     ),
     Mutant(
         "one long prompt",
-        "router/members/worker_view.py",
-        "has_next = self.backlog_prompts >= PIPELINED",
+        "router/dispatch/roster.py",
+        "has_next = share.backlog_prompts >= PIPELINED",
         "has_next = True",
-        ("tests/router/dispatch/test_policy.py::test_place",),
+        (_ROSTER + "test_less_of_a_router_waits_at_a_worker_while_it_holds_an_slo",),
     ),
     Mutant(
-        "cached prompts",
-        "router/dispatch/load_tally.py",
-        "return self.backlog_tokens - self.cached_tokens",
-        "return self.backlog_tokens",
-        (
-            "tests/router/dispatch/test_roster.py::"
-            "test_what_a_worker_has_cached_is_no_backlog_of_it",
-        ),
+        "dry run",
+        "router/operations.py",
+        "is_held = told is not None and told.mode != _DRY_RUN",
+        "is_held = told is not None",
+        (_IN_TIME + "test_what_can_be_in_time_goes_first_while_a_controller_tells_the_slo",),
+    ),
+    Mutant(
+        "waits for workers alone",
+        "router/dispatch/admission.py",
+        "is_passed = queue.is_passed(request)",
+        "is_passed = True",
+        (_IN_TIME + "test_what_nobody_goes_before_waits_as_long_as_without_an_slo",),
+    ),
+    Mutant(
+        "own pause",
+        "router/dispatch/admission.py",
+        "self._servable_since.clear()",
+        "pass",
+        (_IN_TIME + "test_a_pause_of_the_router_is_no_wait_of_what_is_deferred",),
     ),
 )

@@ -49,13 +49,14 @@ async def order_of(**tasks: asyncio.Task[Outcome]) -> list[str]:
     return sorted(ends, key=lambda name: ends[name].ended_at)
 
 
-@pytest.mark.parametrize("told", ["", "once", "no more"])
+@pytest.mark.parametrize("told", ["", "on", "paused", "dry-run", "no more"])
 def test_what_can_be_in_time_goes_first_while_a_controller_tells_the_slo(told: str) -> None:
     """A deadline moves nothing, however far it is."""
 
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         if told:
-            tell(router)
+            mode = "on" if told == "no more" else told
+            tell(router, cluster_pb2.ScalerStatus(ttft_s=2.0, gap_s=0.1, mode=mode))
         running = start(router, 150)
         await asyncio.sleep(0.01)
         late, bound = start(router), start(router, time_left_s=1e3)
@@ -67,8 +68,8 @@ def test_what_can_be_in_time_goes_first_while_a_controller_tells_the_slo(told: s
         router.check_integrity()
         assert not running.done()
         order = await order_of(late=late, bound=bound, soon=soon)
-        expected = ["soon", "late", "bound"] if told == "once" else ["late", "bound", "soon"]
-        assert order == expected
+        is_held = told in ("on", "paused")
+        assert order == (["soon", "late", "bound"] if is_held else ["late", "bound", "soon"])
         await running
 
     play_with_one_row(script)
@@ -125,21 +126,77 @@ def test_a_resumed_request_keeps_its_place_however_long_it_waits() -> None:
     play_with_one_row(script, max_wait_s=1.2)
 
 
-def test_what_is_deferred_is_refused_after_max_wait() -> None:
+def test_what_is_deferred_is_refused_after_max_wait_if_others_go_first() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tell(router)
         begun = asyncio.get_running_loop().time()
-        running = start(router, 600)
+        running = start(router, 300)
         await asyncio.sleep(0.01)
-        late = await start(router)
-        assert isinstance(late.error, OverloadedError)
-        assert late.error.metadata["bound"] == "3"
-        assert late.error.retry_after_s > 0
-        assert late.ended_at - begun == pytest.approx(3.0, abs=0.6)
-        assert router.status().counters["refused.overtaken"] == 1
-        await running
+        late, later = start(router), []
+        for _ in range(6):
+            await asyncio.sleep(0.4)
+            later.append(start(router))
+        error = (await late).error
+        assert isinstance(error, OverloadedError)
+        assert "and it has waited for 2." in str(error)
+        assert error.metadata["bound"] == "2"
+        assert error.retry_after_s > 0
+        assert late.result().ended_at - begun == pytest.approx(2.0, abs=0.6)
+        counters = router.status().counters
+        assert (counters["refused.deferred"], counters["refused.overtaken"]) == (1, 0)
+        await asyncio.gather(running, *later)
 
-    play_with_one_row(script, max_wait_s=3.0)
+    play_with_one_row(script, max_wait_s=2.0)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_what_nobody_goes_before_waits_as_long_as_without_an_slo(told: bool) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        running = start(router, 300)
+        await asyncio.sleep(0.01)
+        late = [start(router) for _ in range(2)]
+        await asyncio.sleep(1.5)
+        if told:
+            tell(router)
+        assert await order_of(first=late[0], second=late[1]) == ["first", "second"]
+        assert (await running).error is None
+
+    play_with_one_row(script, max_wait_s=1.0)
+
+
+def test_a_pause_of_the_router_is_no_wait_of_what_is_deferred() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tell(router)
+        dispatcher = router._dispatcher
+        running = start(router, 300)
+        await asyncio.sleep(0.01)
+        late = start(router)
+        await asyncio.sleep(LATE_S)
+        soon = start(router)
+        await asyncio.sleep(0.01)
+        now = asyncio.get_running_loop().time()
+        dispatcher.tick(now + 5.0, late_s=5.0)
+        assert await order_of(soon=soon, late=late) == ["late", "soon"], "both are late now"
+        assert (await running).error is None
+
+    play_with_one_row(script, max_wait_s=4.0)
+
+
+def test_what_is_probably_cached_counts_in_full_until_it_is_computed() -> None:
+    """The worker may have evicted it."""
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tell(router)
+        asked = message(list(range(1, 200)), max_tokens=2)
+        assert (await ask(router, asked)).error is None
+        cluster.workers["p0"].prefill_s = 1.0
+        again = asyncio.create_task(ask(router, asked))
+        await asyncio.sleep(0.1)
+        views = router._dispatcher.board.roster.all("fake")
+        assert [view.backlog_tokens for view in views if view.prefills] == [199]
+        assert (await again).error is None
+
+    play_with_one_row(script)
 
 
 def test_what_is_deferred_while_no_worker_serves_has_all_its_wait_before_it() -> None:
@@ -147,11 +204,13 @@ def test_what_is_deferred_while_no_worker_serves_has_all_its_wait_before_it() ->
         tell(router)
         cluster.workers["d0"].kill()
         await asyncio.sleep(0.5)
-        early = start(router)
-        await asyncio.sleep(4.0)
-        assert router.status().requests_by_state == {"queued": 1}
+        asked = []
+        for _ in range(8):
+            asked.append(start(router))
+            await asyncio.sleep(0.5)
+        assert router.status().requests_by_state == {"queued": 8}
         cluster.start_worker("d1")
-        assert (await early).error is None
+        assert all(outcome.error is None for outcome in await asyncio.gather(*asked))
 
     play_with_one_row(script, max_wait_s=3.0)
 

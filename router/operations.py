@@ -25,7 +25,6 @@ from twolane.v1 import admin_pb2, cluster_pb2
 MOST_KEPT = 2_000  # of the store's events that are read at once
 
 TOLD_FOR_S = 60.0  # what a controller told holds for so long after it was heard
-_DRY_RUN = "dry-run"  # the `ScalerStatus.mode` in which a controller does nothing
 
 
 class Operations:
@@ -121,10 +120,11 @@ class Operations:
         return told is not None and told.wakes
 
     def _slo_ttft_s(self) -> float | None:
-        """The SLO that this router is to hold. A dry run changes nothing."""
+        """The one to hold: a dry run changes nothing."""
         told = self._told()
-        is_held = told is not None and told.mode != _DRY_RUN  # guard: dry run
-        return told.ttft_s if told is not None and is_held else None
+        if told is None or told.mode == "dry-run":  # guard: dry run
+            return None
+        return told.ttft_s
 
     def cancel_request(self, submission_id: str) -> bool:
         """End it, whoever's it is. False if this router does not answer it."""

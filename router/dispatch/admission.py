@@ -114,8 +114,7 @@ class Admission:
 
     def note_servable(self, models: set[str], now: float) -> None:
         """Record the models that have live workers of both roles now."""
-        since = self._servable_since
-        self._servable_since = {model: since.get(model, now) for model in models}
+        self._servable_since = {model: self._servable_since.get(model, now) for model in models}
         for model in models:
             self._last_servable[model] = now
 

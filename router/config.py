@@ -10,6 +10,8 @@ from twolane.router.text.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.security.credentials import Credentials
 
+PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
@@ -66,6 +68,12 @@ class AdmissionConfig:
     # Refuse at once if the estimate of wait and answer, with its margin, times this exceeds the
     # time left.
     hopeless_factor: float = 1.0
+
+    def is_enough(self, n_prompts: int, n_tokens: int) -> bool:
+        """Whether a prefill worker has so much of this router that more waits here, while an SLO is
+        told. One long prompt is not enough: the worker would then have nothing to do."""
+        has_next = n_prompts >= PIPELINED  # guard: one long prompt
+        return has_next and n_tokens >= self.slo_prefill_backlog_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,8 +217,16 @@ class Admission:
         if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred for ever
             return False
         self._count(Refusal.DEFERRED)
-        why = "those that can be in time go first, and it has waited for"
-        self._endings.fail(request, self._too_long(waited_s, why))
+        bound = f"{self._config.max_wait_s:g}"
+        self._endings.fail(
+            request,
+            OverloadedError(
+                f"it has waited for {waited_s:.1f} s; those that can be in time go before one that "
+                f"has waited for {bound} s",
+                retry_after_s=self._bounded_retry_s(waited_s),
+                metadata={"value": f"{waited_s:.1f}", "bound": bound},
+            ),
+        )
         return True
 
     def _why_unservable(self, model: str) -> str:
@@ -276,7 +284,7 @@ class Admission:
         if job.deadline is not None and now + wait_s > job.deadline:
             error = self._hopeless(job.deadline - now, wait_s, 0.0, why)
         elif waited_s + wait_s > self._config.max_wait_s:
-            error = self._too_long(waited_s + wait_s, f"{why}the estimated wait is")
+            error = self._too_long(waited_s + wait_s, why)
         else:
             return None
         self._count(Refusal.OVERTAKEN)
@@ -295,10 +303,10 @@ class Admission:
         )
         return None if service_s is None else deadline - self._config.hopeless_factor * service_s
 
-    def _too_long(self, wait_s: float, why: str = "the estimated wait is") -> OverloadedError:
+    def _too_long(self, wait_s: float, why: str = "") -> OverloadedError:
         bound = f"{self._config.max_wait_s:g}"
         return OverloadedError(
-            f"{why} {wait_s:.1f} s; at most {bound} s may be waited",
+            f"{why}the estimated wait is {wait_s:.1f} s; at most {bound} s may be waited",
             retry_after_s=self._bounded_retry_s(wait_s),
             metadata={"value": f"{wait_s:.1f}", "bound": bound},
         )

@@ -26,8 +26,6 @@ from twolane.router.members.worker_view import Need, WorkerView
 from twolane.router.order import Order
 from twolane.v1 import cluster_pb2, worker_pb2
 
-PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
-
 
 class KindKey(NamedTuple):
     """The properties that all workers of a kind share."""
@@ -60,8 +58,7 @@ class _Facts(NamedTuple):
 
 
 class Roster:
-    """The workers that may get new work, by model. `n_looks` counts the views that searches have
-    read."""
+    """The workers that may get new work, by model. `n_looks` counts the views that were read."""
 
     def __init__(
         self, config: AdmissionConfig, members: Membership, tally: Tally, salt: str = ""
@@ -227,6 +224,7 @@ class Roster:
             others = self._others[epoch] = _Others.of(load, share)
             self._note_pace(kind, load)
         rows = share.rows + others.rows
+        is_enough = self.config.is_enough(share.backlog_prompts, share.backlog_tokens)
         return WorkerView(
             epoch=epoch,
             worker_id=facts.worker_id,
@@ -242,20 +240,12 @@ class Roster:
             max_rows=facts.decode_rows + self.config.extra_rows,
             backlog_tokens=share.backlog_tokens + others.backlog_tokens,
             max_backlog_tokens=self.config.max_prefill_backlog_tokens,
-            has_enough=self._has_enough(share),
+            has_enough=self._held_slo and is_enough,  # guard: no SLO
             last_given=member.last_given,
             host=facts.host,
             rank=facts.rank,
             beside_tokens=self._beside_tokens(kind, rows),
         )
-
-    def _has_enough(self, share: Share) -> bool:
-        """Of our prompts: more wait at the router. One long prompt is not enough: the worker would
-        have nothing to do when it is computed."""
-        if not self._held_slo:  # guard: no SLO
-            return False
-        has_next = share.backlog_prompts >= PIPELINED  # guard: one long prompt
-        return has_next and share.backlog_tokens >= self.config.slo_prefill_backlog_tokens
 
     def _note_pace(self, kind: KindKey, load: worker_pb2.LoadReport) -> None:
         if self.config.beside_rows_s is not None and load.done.prefill_tokens and not kind.decodes:

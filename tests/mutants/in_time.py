@@ -71,8 +71,8 @@ IN_TIME = (
     Mutant(
         "no SLO",
         "router/dispatch/roster.py",
-        "if not self._held_slo:",
-        "if False:",
+        "has_enough=self._held_slo and is_enough,",
+        "has_enough=is_enough,",
         (_ROSTER + "test_without_an_slo_the_tokens_at_a_worker_are_the_only_bound",),
     ),
     Mutant(
@@ -80,14 +80,14 @@ IN_TIME = (
         "router/dispatch/roster.py",
         "self._tally.changed.update(self._views)",
         "pass",
-        (_ROSTER + "test_an_slo_that_comes_or_goes_counts_at_once_without_any_report",),
+        (_ROSTER + "test_an_slo_bounds_what_a_router_has_at_a_worker_at_once_without_any_report",),
     ),
     Mutant(
         "one long prompt",
-        "router/dispatch/roster.py",
-        "has_next = share.backlog_prompts >= PIPELINED",
+        "router/config.py",
+        "has_next = n_prompts >= PIPELINED",
         "has_next = True",
-        (_ROSTER + "test_less_of_a_router_waits_at_a_worker_while_it_holds_an_slo",),
+        (_ROSTER + "test_an_slo_bounds_what_a_router_has_at_a_worker_at_once_without_any_report",),
     ),
     Mutant(
         "dry run",

@@ -26,9 +26,8 @@ from twolane.deploy.simulator.requests import Requests, poisson, uniform_lengths
 from twolane.deploy.simulator.scenarios import HELD_OUT, SCENARIOS, TUNING, Scenario
 from twolane.deploy.simulator.tally import Tally
 from twolane.deploy.simulator.workers import SimWorker
-from twolane.router.config import AdmissionConfig
+from twolane.router.config import PIPELINED, AdmissionConfig
 from twolane.router.dispatch.admission import WAIT_SHARE
-from twolane.router.dispatch.roster import PIPELINED
 from twolane.router.tenants.fair_line import IN_TIME_EACH
 
 H200 = hardware("h200")

@@ -138,7 +138,7 @@ def test_what_is_deferred_is_refused_after_max_wait_if_others_go_first() -> None
             later.append(start(router))
         error = (await late).error
         assert isinstance(error, OverloadedError)
-        assert "and it has waited for 2." in str(error)
+        assert "it has waited for 2." in str(error)
         assert error.metadata["bound"] == "2"
         assert error.retry_after_s > 0
         assert late.result().ended_at - begun == pytest.approx(2.0, abs=0.6)

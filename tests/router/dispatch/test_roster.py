@@ -353,49 +353,31 @@ def test_without_an_slo_the_tokens_at_a_worker_are_the_only_bound(seed: int) -> 
             assert view.backlog_rank == (not has_room, view.backlog_tokens)
 
 
-def with_own(*prompts: int, others: int = 0) -> Cluster:
-    """A router that holds an SLO, and has these prompts at a worker beside other routers'."""
-    config = AdmissionConfig()
-    assert (config.max_prefill_backlog_tokens, config.slo_prefill_backlog_tokens) == (32_768, 8_192)
-    cluster = Cluster(config)
+@pytest.mark.parametrize(
+    ("own", "others", "has_place"),
+    [
+        ([4_000, 4_191], 0, True),
+        ([4_000, 4_192], 0, False),
+        ([20_000], 0, True),  # one long prompt: the next one is to be there
+        ([], 32_767, True),  # routers that do not know the SLO starve none that do
+        ([], 32_768, False),
+    ],
+)
+def test_an_slo_bounds_what_a_router_has_at_a_worker_at_once_without_any_report(
+    own: list[int], others: int, has_place: bool
+) -> None:
+    cluster = Cluster(AdmissionConfig())
     cluster.join(1, [P], n_pages=3_000)
     cluster.join(2, [D], n_pages=3_000, decode_rows=9)
     cluster.report(1, prefill_queue=9, prefill_queue_tokens=others)
-    cluster.roster.holds_slo = partial(bool, True)
-    assert cluster.roster.all("m")
-    for n_tokens in prompts:
+    for n_tokens in own:
         cluster.assign(1, 2, n_tokens)
-    return cluster
-
-
-@pytest.mark.parametrize(
-    ("cluster", "has_place"),
-    [
-        (with_own(4_000, 4_191), True),
-        (with_own(4_000, 4_192), False),
-        (with_own(20_000), True),  # one long prompt: the next one is to be there
-        (with_own(20_000, 1), False),
-        (with_own(32_768), False),
-        (with_own(others=32_000), True),  # routers that do not know the SLO do not starve this one
-        (with_own(others=32_768), False),
-    ],
-)
-def test_less_of_a_router_waits_at_a_worker_while_it_holds_an_slo(
-    cluster: Cluster, has_place: bool
-) -> None:
-    need = Need(n_tokens=100, growth_tokens=8)
-    assert (place(need, cluster.roster.shortlist(need, "m")) is not None) is has_place
-
-
-def test_an_slo_that_comes_or_goes_counts_at_once_without_any_report() -> None:
-    cluster = with_own(4_000, 4_192)
     need = Need(n_tokens=100, growth_tokens=8)
     for holds_slo in (True, False, True):
         cluster.roster.holds_slo = partial(bool, holds_slo)
-        is_news = cluster.roster.has_news_for(need, "m")
+        assert cluster.roster.has_news_for(need, "m") or holds_slo or has_place or others
         found = place(need, cluster.roster.shortlist(need, "m"))
-        assert (found is None) is holds_slo
-        assert is_news or holds_slo
+        assert (found is not None) is (has_place if holds_slo else others < 32_768)
 
 
 def test_routers_prefer_different_ones_of_equal_workers() -> None:

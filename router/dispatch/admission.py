@@ -210,8 +210,7 @@ class Admission:
             if request.state is RequestState.QUEUED:
                 queue.defer(request, is_deferred=False)  # the SLO is not told any more
             return False
-        is_passed = queue.is_passed(request)  # guard: waits for workers alone
-        queue.defer(request, is_deferred=True)
+        is_passed = queue.defer(request, is_deferred=True)  # guard: waits for workers alone
         since = self._servable_since.get(request.job.model, now)  # guard: cold start
         waited_s = now - max(since, request.queued_since)
         if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred for ever

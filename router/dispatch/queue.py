@@ -79,17 +79,13 @@ class WaitingQueue:
         fair.put(request, job.tenant, arrival, request.cost_tokens)
         self._backlog.put(request, job.priority, job.tenant, arrival)
 
-    def defer(self, request: Request, *, is_deferred: bool) -> None:
+    def defer(self, request: Request, *, is_deferred: bool) -> bool:
         """Whether those of the same tenant and priority that are not deferred go first, and stay if
-        the queue is full. It must be waiting here, and be new; may be called again."""
+        the queue is full. It must be waiting here, and be new. As `FairLine.defer`."""
         assert self._is_new[request]
         fair = self._lines[request.job.model].new[request.job.priority]
-        fair.defer(request, is_deferred=is_deferred)
         self._backlog.defer(request, is_deferred=is_deferred)
-
-    def is_passed(self, request: Request) -> bool:
-        """Whether it is deferred, and others of its tenant and priority wait that go first."""
-        return self._lines[request.job.model].new[request.job.priority].is_passed(request)
+        return fair.defer(request, is_deferred=is_deferred)
 
     def discard(self, request: Request) -> None:
         """Remove a request, if present."""

@@ -92,23 +92,20 @@ class FairLine(Generic[ThingT]):
         if turn.first() is thing:
             self._rank(turn)
 
-    def defer(self, thing: ThingT, *, is_deferred: bool) -> None:
-        """Whether those of its tenant that are not deferred go first. `thing` must be present; may
-        be called again."""
+    def defer(self, thing: ThingT, *, is_deferred: bool) -> bool:
+        """Whether those of its tenant that are not deferred go first. `thing` must be present. May
+        be called again, and is True if it was deferred already, and others wait that go first."""
         turn, _ = self._entries[thing]
         source, target = turn.in_time, turn.deferred
         if not is_deferred:
             source, target = target, source
         arrival = source.rank_of(thing)
-        if arrival is not None:
-            source.discard(thing)
-            target.put(thing, arrival)
-            self._rank(turn)
-
-    def is_passed(self, thing: ThingT) -> bool:
-        """Whether `thing`, which must be present, is deferred, and others go first."""
-        turn, _ = self._entries[thing]
-        return bool(turn.in_time) and turn.in_time.rank_of(thing) is None
+        if arrival is None:
+            return is_deferred and bool(turn.in_time)
+        source.discard(thing)
+        target.put(thing, arrival)
+        self._rank(turn)
+        return False
 
     def deferred(self) -> Iterator[ThingT]:
         """All that are, in no particular order."""

@@ -99,8 +99,8 @@ IN_TIME = (
     Mutant(
         "waits for workers alone",
         "router/dispatch/admission.py",
-        "is_passed = queue.is_passed(request)",
-        "is_passed = True",
+        "is_passed = queue.defer(request, is_deferred=True)",
+        "is_passed = queue.defer(request, is_deferred=True) or True",
         (_IN_TIME + "test_what_nobody_goes_before_waits_as_long_as_without_an_slo",),
     ),
     Mutant(

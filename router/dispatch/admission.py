@@ -220,8 +220,8 @@ class Admission:
         self._endings.fail(
             request,
             OverloadedError(
-                f"it has waited for {waited_s:.1f} s; those that can be in time go before one that "
-                f"has waited for {bound} s",
+                f"it has waited for {waited_s:.1f} s, as those that can be in time go first; at "
+                f"most {bound} s may be waited",
                 retry_after_s=self._bounded_retry_s(waited_s),
                 metadata={"value": f"{waited_s:.1f}", "bound": bound},
             ),

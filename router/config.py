@@ -10,6 +10,8 @@ from twolane.router.text.model_defaults import ModelDefaults
 from twolane.rpc.call_gate import CallGateConfig
 from twolane.security.credentials import Credentials
 
+PIPELINED = 2  # prompts at a prefill worker: one is computed, the next one is there
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
@@ -50,6 +52,9 @@ class AdmissionConfig:
     growth_reserve_tokens: int = 64  # room for this much answer is reserved on the decode worker
     extra_rows: int = 8  # requests on a decode worker beyond its rows: those still in prefill
     max_prefill_backlog_tokens: int = 32_768  # a prefill worker with more gets no new prompts
+    # While a controller tells an SLO, neither does one with more of this router's, two prompts at
+    # least: what waits at a worker lets nothing go first.
+    slo_prefill_backlog_tokens: int = 8_192
     # Beside workers that only prefill, one with both roles takes prompts that cost its rows so much
     # time together, at the pace that was measured, and decodes them; 0: none; None: any prompt.
     beside_rows_s: float | None = 0.030
@@ -63,6 +68,12 @@ class AdmissionConfig:
     # Refuse at once if the estimate of wait and answer, with its margin, times this exceeds the
     # time left.
     hopeless_factor: float = 1.0
+
+    def is_enough(self, n_prompts: int, n_tokens: int) -> bool:
+        """Whether a prefill worker has so much of this router that more waits here, while an SLO is
+        told. One long prompt is not enough: the worker would then have nothing to do."""
+        has_next = n_prompts >= PIPELINED  # guard: one long prompt
+        return has_next and n_tokens >= self.slo_prefill_backlog_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from twolane.v1 import admin_pb2, cluster_pb2
 
 MOST_KEPT = 2_000  # of the store's events that are read at once
 
-WAKES_FOR_S = 60.0  # after a controller was heard
+TOLD_FOR_S = 60.0  # what a controller told holds for so long after it was heard
 
 
 class Operations:
@@ -52,6 +52,7 @@ class Operations:
         self._scaler_heard = 0.0
         self._rollout = RolloutClock()
         dispatcher.board.wakes = self._wakes
+        dispatcher.board.slo_ttft_s = self._slo_ttft_s
         dispatcher.members.on_move = self._worker_moved
         self.events.note("router.up", config.router_id, "the router serves")
 
@@ -107,11 +108,23 @@ class Operations:
             traffic=self._dispatcher.traffic(now),
         )
 
+    def _told(self) -> cluster_pb2.ScalerStatus | None:
+        """What a controller that sizes pools told last. One that is away for a moment comes back;
+        none is configured if the latest report has none."""
+        is_fresh = self._clock() < self._scaler_heard + TOLD_FOR_S
+        return self._scaler if is_fresh else None  # guard: told lately
+
     def _wakes(self) -> bool:
-        """Whether a controller starts workers for requests that have none. One that is away for a
-        moment will."""
-        is_fresh = self._clock() < self._scaler_heard + WAKES_FOR_S
-        return self._scaler is not None and self._scaler.wakes and is_fresh
+        """Whether a controller starts workers for requests that have none."""
+        told = self._told()
+        return told is not None and told.wakes
+
+    def _slo_ttft_s(self) -> float | None:
+        """The one to hold: a dry run changes nothing."""
+        told = self._told()
+        if told is None or told.mode == "dry-run":  # guard: dry run
+            return None
+        return told.ttft_s
 
     def cancel_request(self, submission_id: str) -> bool:
         """End it, whoever's it is. False if this router does not answer it."""

@@ -44,6 +44,7 @@ class Refusal(StrEnum):
     EVICTED = "evicted"  # a higher priority, or a tenant with fewer requests, took its place
     DEADLINE = "deadline"  # the deadline had passed when it arrived
     DEADLINE_HOPELESS = "deadline_hopeless"  # it would pass before the answer is complete
+    DEFERRED = "deferred"  # with an SLO: those that can be in time made it wait too long
     OVERTAKEN = "overtaken"  # higher priorities arrived and would make it wait too long
 
     # At a worker, for an ASSIGN.

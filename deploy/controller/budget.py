@@ -12,13 +12,13 @@ def share_budget(
     needs: Mapping[Role, Need], limits: Limits, pins: Mapping[Role, int]
 ) -> dict[Role, int]:
     """Workers per pool: what is needed, or, where that is beyond the budget, both pools filled to
-    an equal level: the next worker goes to the pool with the lower ratio of workers to load.
+    an equal level: the next worker goes to the pool with the lower ratio of workers to busy ones.
 
-        prefill   load 6   ████████░░      budget 12, one GPU each, both need 10
-        decode    load 3   ████░░░░░░
+        prefill   busy 6   ████████░░      budget 12, one GPU each, both need 10
+        decode    busy 3   ████░░░░░░
 
-    Load is what comes now. What a backlog or a burst to come would need does not take from a pool
-    what it has work for.
+    Busy are those that what comes now would take if they had no time to spare. What a backlog, a
+    burst to come or short queues would need does not take from a pool what it has work for.
 
     Never below a pool's minimum or above its maximum. A pinned pool gets its pin first.
     """
@@ -31,6 +31,6 @@ def share_budget(
         ]
         if not short:
             return got
-        lowest = min(short, key=lambda role: (got[role] / max(needs[role].load, 1e-9), role))
+        lowest = min(short, key=lambda role: (got[role] / max(needs[role].busy, 1e-9), role))
         got[lowest] += 1
         left -= limits.pools[lowest].gpus

@@ -30,7 +30,7 @@ class ForecastConfig:
     quick_s: float = 12.0
     slow_s: float = 60.0
     slope_s: float = 120.0
-    least: float = 1.35
+    least: float = 1.3
     most: float = 2.0
     first: float = 1.5
     quantile: float = 0.99

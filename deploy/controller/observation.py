@@ -73,7 +73,8 @@ class Need:
 
     `workers`: for the demand expected by the time that a new worker would be ready.
     `soon`: for the demand expected within two flips. `kept`: the most that was needed lately.
-    `load`: the demand now without the backlog, in workers; may be a fraction. The rest is what
+    `load`: the demand now without the backlog, in workers; may be a fraction. `busy`: the same in
+    workers that have no time to spare, as prefill's have so that few prompts wait. The rest is what
     these came from, in tokens per second, tokens, seconds.
     """
 
@@ -81,6 +82,7 @@ class Need:
     soon: int
     kept: int
     load: float
+    busy: float
     forecast_per_s: float = 0.0
     horizon_s: float = 0.0
     headroom: float = 1.0

@@ -256,6 +256,7 @@ class Observer:
         expected = forecast.ahead(self.start_s)
         by_rate = expected * headroom / rate + extra
         soon = forecast.ahead(2 * self._hardware.flip_s) / rate + extra
+        load = max(forecast.now / rate, here)
         name, most = max(others, key=lambda other: other[1], default=("rate", 0.0))
         workers = math.ceil(max(by_rate, most) - 1e-9)
         is_prefill = role is Role.PREFILL
@@ -263,7 +264,8 @@ class Observer:
             workers=workers,
             soon=math.ceil(max(soon, most) - 1e-9),
             kept=self._kept[role].add(now, workers),
-            load=max(forecast.now / rate, here),
+            load=load,
+            busy=load * self.config.prefill_share if is_prefill else load,
             forecast_per_s=expected,
             horizon_s=self.start_s,
             headroom=headroom,

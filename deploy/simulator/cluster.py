@@ -52,7 +52,8 @@ class Slo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """`start_s`: of a new worker, its node included. `failing`: which starts, counted from 0, never
-    get ready. `decide_s`: between two decisions."""
+    get ready. `decide_s`: between two decisions. `knows_slo`: a controller of ours tells the router
+    the SLO, which then serves first what can be in time, and after `max_wait_s` ends the rest."""
 
     hardware: Hardware
     slo: Slo
@@ -61,6 +62,8 @@ class ClusterConfig:
     start_s: float = 75.0
     flip_s: float = 4.0
     failing: frozenset[int] = frozenset()
+    knows_slo: bool = False
+    max_wait_s: float = 30.0
 
 
 class Controller(Protocol):
@@ -90,7 +93,13 @@ class Cluster:
         self._n_starts = 0
         self.tally = Tally()
         self.now = 0.0
-        self._queue = Prompts(config.hardware, config.slo.ttft_s, requests)
+        self._queue = Prompts(
+            config.hardware,
+            config.slo.ttft_s,
+            requests,
+            knows_slo=config.knows_slo,
+            max_wait_s=config.max_wait_s,
+        )
         self._unplaced: deque[tuple[float, int, SimWorker]] = deque()
         self._prompts = requests.prompt_tokens.tolist()
         self._outputs = requests.output_tokens.tolist()
@@ -246,7 +255,7 @@ class Cluster:
         ended, before_s = int(self._totals[0]), until_s - self.config.slo.ttft_s
         late = sum(self._arrivals[index] < before_s for _, index, _ in self._unplaced)
         late += self._queue.unserved(self.workers, before_s)
-        self.tally.refused = self._queue.n_refused
+        self.tally.refused = self._queue.n_refused + self._queue.n_ended
         self.tally.missed += late + self.tally.refused
         self.tally.requests = ended + late + self.tally.refused
 

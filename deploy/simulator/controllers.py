@@ -77,7 +77,7 @@ class FairHpa:
         for role, value in ((Role.PREFILL, arriving), (Role.DECODE, float(signals.rows))):
             self._load[role] += (value - self._load[role]) * cluster.config.decide_s / 30
         deletes: list[Action] = [
-            Delete(worker.worker_id, _NONE) for worker in cluster.views() if worker.has_ticket
+            Delete(worker.worker_id, NO_REASON) for worker in cluster.views() if worker.has_ticket
         ]
         if now % 15 >= cluster.config.decide_s:
             return deletes
@@ -90,11 +90,11 @@ class FairHpa:
             n = len(members)
             wanted = self._wish(now, role, n, sum(w.state is State.READY for w in members))
             ups = min(max(0, wanted - n), free)
-            actions += [Start(frozenset({role}), 1, _NONE)] * ups
+            actions += [Start(frozenset({role}), 1, NO_REASON)] * ups
             free -= ups
             ready = sorted((w for w in members if w.state is State.READY), key=lambda w: w.rows)
             downs = min(max(0, n - wanted), len(ready) - 1)
-            actions += [Drain(worker.worker_id, _NONE) for worker in ready[: max(0, downs)]]
+            actions += [Drain(worker.worker_id, NO_REASON) for worker in ready[: max(0, downs)]]
         return [*actions, *deletes]
 
     def _wish(self, now: float, role: Role, n: int, ready: int) -> int:
@@ -108,6 +108,6 @@ class FairHpa:
         return max(value for _, value in history) if wish < n else wish
 
 
-_NONE = Why(
-    role=Role.PREFILL, need=Need(workers=0, soon=0, kept=0, load=0.0), have=0, target=0
+NO_REASON = Why(
+    role=Role.PREFILL, need=Need(workers=0, soon=0, kept=0, load=0.0, busy=0.0), have=0, target=0
 )  # what a baseline has to say of its reasons

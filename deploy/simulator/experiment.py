@@ -14,7 +14,7 @@ from twolane.deploy.controller.limits import Limits, PoolLimits
 from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.priors import Hardware, hardware
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Controller, Slo
-from twolane.deploy.simulator.controllers import FairHpa, the_law
+from twolane.deploy.simulator.controllers import FairHpa, Law, the_law
 from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.simulator.scenarios import Scenario
 from twolane.deploy.simulator.tally import Tally
@@ -60,7 +60,9 @@ def run(contender: str, scenario: Scenario, gpu: str = "h200") -> Run:
         "static mean": lambda: (None, static_mean(scenario, made)),
     }
     controller, sizes = makers[contender]()
-    config = ClusterConfig(hardware=made, slo=SLO, failing=scenario.failing)
+    config = ClusterConfig(
+        hardware=made, slo=SLO, failing=scenario.failing, knows_slo=isinstance(controller, Law)
+    )
     cluster = Cluster(config, scenario.requests, workers_of(*sizes), controller)
     tally = cluster.run(scenario.span_s)
     return Run(contender, tally, scenario.span_s / 3600)

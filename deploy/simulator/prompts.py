@@ -4,9 +4,10 @@
                  while no worker     first come, first served     of `step_tokens`; the last
                  has room                                         prompt may be split
 
-As the router does, each prompt is placed once, on both sides: where the fewest tokens are to be
-computed, and where the fewest rows are. So a worker that comes later takes nothing of what waits at
-others. What comes while the router's queue is full is refused, and does not come again.
+Where a controller tells the router the SLO, what can be in time goes first there, and less waits at
+workers. As the router does, each prompt is placed once, on both sides: where the fewest tokens are
+to be computed, and where the fewest rows are. So a worker that comes later takes nothing of what
+waits at others. What comes while the router's queue is full is refused, and does not come again.
 """
 
 from __future__ import annotations
@@ -24,26 +25,47 @@ from twolane.deploy.simulator.requests import Requests
 from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
 
 MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
+SLO_BACKLOG = 8_192  # beyond which two prompts at least wait there, where it knows the SLO
+PIPELINED = 2  # so many, likewise
 MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are refused at once
+WAIT_SHARE = 0.4  # of the TTFT SLO; those that wait for longer are deferred, likewise
+IN_TIME_EACH = 7  # that are placed before a deferred one is, likewise
 EXTRA_ROWS = 8  # that a decode worker may expect beyond its rows, likewise
 _STEPS_SEEN = 4  # steps between two decisions that the law learns from
 
 
 class Prompts:
     """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
-    worker), of prompts that are done."""
+    worker), of prompts that are done. `knows_slo`: whether the router defers what has waited for
+    too long, and lets less wait at workers. `max_wait_s`: then it ends what is deferred, if workers
+    could serve it all that time, and others that wait go first."""
 
-    def __init__(self, hardware: Hardware, ttft_s: float, requests: Requests) -> None:
+    def __init__(
+        self,
+        hardware: Hardware,
+        ttft_s: float,
+        requests: Requests,
+        *,
+        knows_slo: bool,
+        max_wait_s: float = math.inf,
+    ) -> None:
         self._hardware = hardware
         self._ttft_s = ttft_s
+        self._in_time_s = WAIT_SHARE * ttft_s if knows_slo else math.inf
+        self._enough = SLO_BACKLOG if knows_slo else MOST_BACKLOG
         self._arrivals: list[float] = requests.arrivals_s.tolist()
         self._tokens: list[int] = requests.prompt_tokens.tolist()
         self._queue: deque[int] = deque()  # at the router
+        self._deferred: deque[int] = deque()  # likewise
+        self._max_wait_s = max_wait_s
+        self._served_since_s = -math.inf  # workers of both roles are there
+        self._n_passed = 0  # that were not deferred, since a deferred one was placed
         self._targets: dict[int, SimWorker] = {}
         self.late_first = np.zeros(len(requests), np.bool_)
         self.computed: list[tuple[float, int, SimWorker]] = []
         self.n_arrived = 0
         self.n_refused = 0  # of those
+        self.n_ended = 0  # that were deferred and have waited for too long
         self.n_tokens = 0  # of those that were not
         self.steps: list[tuple[int, int, float]] = []  # tokens, squares, seconds; the reader clears
 
@@ -53,8 +75,9 @@ class Prompts:
         givers = [worker for worker in workers if worker.takes(Role.PREFILL)]
         takers = [worker for worker in workers if worker.takes(Role.DECODE)]
         busy = [worker for worker in workers if worker.queue or worker.begun is not None]
-        while self._queue and self._placed(self._queue[0], now, givers, takers, busy):
-            self._queue.popleft()
+        if not givers or not takers:
+            self._served_since_s = end_s
+        self._place_waiting(now, givers, takers, busy)
         while True:
             at_s = arrivals[n_arrived] if n_arrived < len(arrivals) else math.inf
             step_s, worker = _next_step(busy)
@@ -62,17 +85,44 @@ class Prompts:
                 self._step(worker, step_s)
                 if worker.begun is None and not worker.queue:
                     busy.remove(worker)
+                if self.n_unplaced:
+                    self._place_waiting(step_s, givers, takers, busy)
             elif at_s < end_s:
-                if len(self._queue) >= MOST_QUEUED:
+                if self.n_unplaced >= MOST_QUEUED:
                     self.n_refused += 1
                 else:
                     self.n_tokens += self._tokens[n_arrived]
-                    if self._queue or not self._placed(n_arrived, at_s, givers, takers, busy):
+                    if self.n_unplaced or not self._placed(n_arrived, at_s, givers, takers, busy):
                         self._queue.append(n_arrived)
+                        self._place_waiting(at_s, givers, takers, busy)
                 n_arrived += 1
             else:
                 break
         self.n_arrived = n_arrived
+
+    def _place_waiting(
+        self,
+        now: float,
+        givers: Sequence[SimWorker],
+        takers: Sequence[SimWorker],
+        busy: list[SimWorker],
+    ) -> None:
+        """Place what waits at the router, until there is no room for the next one."""
+        queue, deferred = self._queue, self._deferred
+        before_s = now - self._in_time_s
+        while queue and self._arrivals[queue[0]] < before_s:
+            deferred.append(queue.popleft())
+        while queue or deferred:
+            is_due = bool(deferred) and self._n_passed >= IN_TIME_EACH
+            line = deferred if is_due or not queue else queue
+            if not self._placed(line[0], now, givers, takers, busy):
+                break
+            line.popleft()
+            self._n_passed = 0 if line is deferred else self._n_passed + 1
+        if queue and now - self._served_since_s >= self._max_wait_s:
+            while deferred and now - self._arrivals[deferred[0]] >= self._max_wait_s:
+                deferred.popleft()
+                self.n_ended += 1
 
     def _placed(
         self,
@@ -91,13 +141,19 @@ class Prompts:
             n = len(other.ends) + other.expected
             if n < rows:
                 taker, rows = other, n
-        giver = givers[0]
-        backlog = giver.backlog(at_s)
-        for other in givers[1:]:
+        if rows >= self._hardware.rows + EXTRA_ROWS:
+            return False
+        giver, backlog = None, 0
+        for other in givers:
             n = other.backlog(at_s)
-            if n < backlog or (n == backlog and len(other.ends) < len(giver.ends)):
+            has_enough = n >= self._enough and other.prompts(at_s) >= PIPELINED
+            if has_enough or n >= MOST_BACKLOG:
+                continue
+            if giver is None or n < backlog:
                 giver, backlog = other, n
-        if rows >= self._hardware.rows + EXTRA_ROWS or backlog >= MOST_BACKLOG:
+            elif n == backlog and len(other.ends) < len(giver.ends):
+                giver = other
+        if giver is None:
             return False
         if giver.begun is None and not giver.queue:
             busy.append(giver)
@@ -134,7 +190,7 @@ class Prompts:
         if worker.ends:
             took_s /= SHARED_SPEED
         worker.queued_tokens -= n_tokens
-        worker.step_tokens = n_tokens
+        worker.step_tokens, worker.step_prompts = n_tokens, len(ended)
         worker.free_s = ready_s = start_s + took_s
         for index in ended:  # what shares a step ends with it
             first_s = ready_s + hardware.first_token_s
@@ -151,7 +207,8 @@ class Prompts:
         queues = [worker.queue for worker in workers]
         tokens = sum(worker.queued_tokens for worker in workers)
         if at_router:
-            queues.append(self._queue)
+            queues += [self._deferred, self._queue]
+            tokens += sum(self._tokens[index] for index in self._deferred)
             tokens += sum(self._tokens[index] for index in self._queue)
         first = min((self._arrivals[queue[0]] for queue in queues if queue), default=None)
         return sum(map(len, queues)), tokens, first
@@ -159,13 +216,14 @@ class Prompts:
     @property
     def n_unplaced(self) -> int:
         """Those that wait at the router."""
-        return len(self._queue)
+        return len(self._queue) + len(self._deferred)
 
     def unserved(self, workers: Sequence[SimWorker], before_s: float) -> int:
         """How many of those that arrived before then are not computed."""
         begun = [worker.begun[0] for worker in workers if worker.begun is not None]
         queued = [index for worker in workers for index in worker.queue]
-        return sum(self._arrivals[i] < before_s for i in (*self._queue, *queued, *begun))
+        waiting = (*self._queue, *self._deferred, *queued, *begun)
+        return sum(self._arrivals[index] < before_s for index in waiting)
 
 
 def _next_step(busy: Sequence[SimWorker]) -> tuple[float, SimWorker | None]:

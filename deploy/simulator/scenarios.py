@@ -29,12 +29,12 @@ _LONGEST = 8_192
 
 TUNING: tuple[tuple[str, int], ...] = (
     ("diurnal", 1), ("diurnal", 2), ("diurnal", 3), ("diurnal", 7), ("diurnal", 11),
-    ("diurnal", 12), ("swings", 1),
+    ("diurnal", 12), ("diurnal", 31), ("diurnal", 32), ("swings", 1),
     ("azure-code", 1), ("azure-code", 2), ("azure-code", 3),
 )  # fmt: skip
 HELD_OUT: tuple[tuple[str, int], ...] = (
     ("failing", 31), ("zero", 31), ("azure-conv", 31), ("azure-code", 31), ("swings", 31),
-    ("quick", 31), ("diurnal", 31), ("diurnal", 32),
+    ("quick", 31), ("diurnal", 41), ("diurnal", 42),
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ class Tally:
     requests: int = 0
     late_first: int = 0
     late_gaps: int = 0
-    refused: int = 0  # by a full queue
+    refused: int = 0  # by a full queue, or after they had waited for too long
     missed: int = 0  # with those
     lost: int = 0  # rows of workers that were deleted too early: a fault of the controller
     gpu_s: float = 0.0

@@ -45,6 +45,7 @@ class SimWorker:
     queued_tokens: int = 0  # of those, and of what is left of the one that has begun
     begun: tuple[int, int] | None = None  # a prompt of which so many tokens are computed
     step_tokens: int = 0  # of the latest step, which ends at `free_s`
+    step_prompts: int = 0  # whose last tokens that step computes
     placed_s: float = 0.0  # when the queue began
     expected: int = 0  # rows whose prompts are not computed
     position: float = 0.0
@@ -60,6 +61,11 @@ class SimWorker:
     def backlog(self, now: float) -> int:
         """Tokens of prompts that are to be computed."""
         return self.queued_tokens + (self.step_tokens if self.free_s > now else 0)
+
+    def prompts(self, now: float) -> int:
+        """How many prompts are to be computed, or are being computed."""
+        in_step = self.step_prompts if self.free_s > now else 0
+        return len(self.queue) + (self.begun is not None) + in_step
 
     def takes(self, role: Role) -> bool:
         """Whether it takes new work of that role."""

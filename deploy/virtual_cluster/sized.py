@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,7 +71,8 @@ def waits_at(slo: Slo) -> AdmissionConfig:
 
 
 class SizedCluster(ControlledCluster):
-    """Made by `sized_cluster`. `deeds` counts the law's actions by kind."""
+    """Made by `sized_cluster`. `deeds` counts the law's actions by kind. `wishes`: at each change,
+    which pool each worker is to be of; none for those that are to go."""
 
     def __init__(
         self, cluster: VirtualCluster, hardware: Hardware, slo: Slo, limits: Limits, start_s: float
@@ -96,6 +97,7 @@ class SizedCluster(ControlledCluster):
         super().__init__(cluster, spec, seats, start_s=start_s, look_s=_LOOK_S)
         self.held = Held()
         self.deeds: Counter[str] = Counter()
+        self.wishes: list[tuple[float, Mapping[str, str]]] = []
         config = ObserverConfig(ttft_s=slo.ttft_s, gap_s=slo.gap_s)
         self._scaler = Scaler(self.pools.inventory, limits, hardware, config, self._did)
 
@@ -115,8 +117,12 @@ class SizedCluster(ControlledCluster):
         self._scaler.note(now, told.workers, {"router-0": told.traffic})
         if self._scaler.is_due(now):
             await self.pools.decide(partial(self._scaler.step, now))
-        pools = [seat.pool for seat in self.pools.desired.seats]
+        desired = self.pools.desired
+        pools = [seat.pool for seat in desired.seats]
         self.held.note(now, pools.count(PREFILL), pools.count(DECODE))
+        wish = {its.name: its.pool for its in desired.seats if desired.removal(its.name) is None}
+        if not self.wishes or self.wishes[-1][1] != wish:
+            self.wishes.append((now, wish))
 
     def _did(self, name: str, text: str) -> None:
         self.deeds[text.split()[0]] += 1

@@ -21,6 +21,9 @@ from twolane.router.tenants.accounts import REFUSALS, Account
 UNKNOWN_WAIT_S = 1.0  # for RetryInfo, before the queue's rate is known
 MAX_PRIORITY = 1 << 31
 LOOK_S = 0.5  # how often to check that some worker could still hold a request
+# Of the time to the first token that should be held: the rest is for the prefill worker's backlog
+# and the prompt itself.
+WAIT_SHARE = 0.4
 
 
 class Admission:
@@ -30,6 +33,7 @@ class Admission:
         self._board = board
         self._endings = endings
         self._last_servable: dict[str, float] = {}
+        self._servable_since: dict[str, float] = {}  # of the models that are servable now
 
     @property
     def _config(self) -> AdmissionConfig:
@@ -110,8 +114,13 @@ class Admission:
 
     def note_servable(self, models: set[str], now: float) -> None:
         """Record the models that have live workers of both roles now."""
+        self._servable_since = {model: self._servable_since.get(model, now) for model in models}
         for model in models:
             self._last_servable[model] = now
+
+    def excuse(self) -> None:
+        """This router comes back from a pause, in which it served nobody."""
+        self._servable_since.clear()  # guard: own pause
 
     def tick(self, request: Request, now: float) -> None:
         """Check the time limits of a QUEUED or RESUMING request."""
@@ -125,6 +134,8 @@ class Admission:
         overtaken = self._overtaken_error(request, now)
         if overtaken is not None:
             self._endings.fail(request, overtaken)
+            return
+        if self._defers(request, now):
             return
         waited_s = now - request.queued_since
         servable_at = self._last_servable.get(request.job.model, request.queued_since)
@@ -176,7 +187,46 @@ class Admission:
         late_at = self._late_at(request, now)
         if late_at is not None:
             due = min(due, late_at)
+        in_time_until = self._in_time_until(request)
+        if in_time_until is not None and in_time_until > now:
+            due = min(due, in_time_until)
         return due if request.due is None else min(due, request.due)
+
+    def _in_time_until(self, request: Request) -> float | None:
+        """Until when a waiting request can probably still have its first token in time; then it
+        lets those go first that can. None where no time to the first token is to be held, and for
+        resumed requests, which keep their place."""
+        ttft_s = self._board.slo_ttft_s()
+        if ttft_s is None or request.state is not RequestState.QUEUED:  # guard: resumed place
+            return None
+        return request.queued_since + WAIT_SHARE * ttft_s
+
+    def _defers(self, request: Request, now: float) -> bool:
+        """Defer a request that cannot be in time any more. True if that has ended it: its wait had
+        been estimated by its place, but others go first now. Time in which no workers could serve
+        it does not count."""
+        in_time_until, queue = self._in_time_until(request), self._board.queue
+        if in_time_until is None or now < in_time_until:
+            if request.state is RequestState.QUEUED:
+                queue.defer(request, is_deferred=False)  # the SLO is not told any more
+            return False
+        is_passed = queue.defer(request, is_deferred=True)  # guard: waits for workers alone
+        since = self._servable_since.get(request.job.model, now)  # guard: cold start
+        waited_s = now - max(since, request.queued_since)
+        if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred for ever
+            return False
+        self._count(Refusal.DEFERRED)
+        bound = f"{self._config.max_wait_s:g}"
+        self._endings.fail(
+            request,
+            OverloadedError(
+                f"it has waited for {waited_s:.1f} s, as those that can be in time go first; at "
+                f"most {bound} s may be waited",
+                retry_after_s=self._bounded_retry_s(waited_s),
+                metadata={"value": f"{waited_s:.1f}", "bound": bound},
+            ),
+        )
+        return True
 
     def _why_unservable(self, model: str) -> str:
         """Why no worker serves the model, for a text that continues with the duration."""

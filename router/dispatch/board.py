@@ -101,8 +101,11 @@ class Board:
         self.n_expecting = 0  # requests, not admitted yet, that wait for a worker of their model
         # Whether a controller starts workers for requests that have none.
         self.wakes: Callable[[], bool] = lambda: False
+        # The time to the first token that a controller has told, while it tells one.
+        self.slo_ttft_s: Callable[[], float | None] = lambda: None
         salt = "" if config.router_id == FIRST_ROUTER else config.router_id
         self.roster = Roster(config.admission, self.members, self.tally, salt)
+        self.roster.holds_slo = lambda: self.slo_ttft_s() is not None
         self.alarms: LazyHeap[Request] = LazyHeap()  # by the time of each request's next check
         self._at: dict[int, dict[str, Request]] = {}
         self._outbox: list[OutMessage] = []

@@ -18,7 +18,8 @@ class Share:
 
     rows: int = 0  # attempts that it decodes or will decode
     pages: int = 0  # promised to them, and to prompts that it computes for other workers
-    backlog_tokens: int = 0  # prompts assigned to it and not computed yet
+    backlog_prompts: int = 0  # assigned to it and not computed yet
+    backlog_tokens: int = 0  # of those
     attempts: int = 0  # assigned to it in either role
 
 
@@ -47,6 +48,7 @@ class Tally:
         decode.rows += 1
         decode.pages += pages
         prefill = self._shares.setdefault(attempt.prefill_epoch, Share())
+        prefill.backlog_prompts += 1
         prefill.backlog_tokens += attempt.n_tokens
         for epoch in attempt.epochs():
             self._shares[epoch].attempts += 1
@@ -66,7 +68,9 @@ class Tally:
         """Record that its prompt is computed. May be called again."""
         if attempt in self._in_backlog:
             self._in_backlog.remove(attempt)
-            self._shares[attempt.prefill_epoch].backlog_tokens -= attempt.n_tokens
+            share = self._shares[attempt.prefill_epoch]
+            share.backlog_prompts -= 1
+            share.backlog_tokens -= attempt.n_tokens
             self.changed.add(attempt.prefill_epoch)
 
     def grow(self, attempt: Attempt) -> None:

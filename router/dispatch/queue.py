@@ -1,5 +1,5 @@
 """The queue of requests that wait for workers: by model, resumed ones first, then by priority, and
-tenants in turns.
+tenants in turns. Of a tenant's, those that are deferred come last, though not forever.
 
 resumed requests, oldest first | priority 5, tenants in turns | 0, … | -3, …
 ^ head: only the head is placed; smaller requests do not overtake it
@@ -79,6 +79,14 @@ class WaitingQueue:
         fair.put(request, job.tenant, arrival, request.cost_tokens)
         self._backlog.put(request, job.priority, job.tenant, arrival)
 
+    def defer(self, request: Request, *, is_deferred: bool) -> bool:
+        """Whether those of the same tenant and priority that are not deferred go first, and stay if
+        the queue is full. It must be waiting here, and be new. As `FairLine.defer`."""
+        assert self._is_new[request]
+        fair = self._lines[request.job.model].new[request.job.priority]
+        self._backlog.defer(request, is_deferred=is_deferred)
+        return fair.defer(request, is_deferred=is_deferred)
+
     def discard(self, request: Request) -> None:
         """Remove a request, if present."""
         is_new = self._is_new.pop(request, None)
@@ -120,7 +128,8 @@ class WaitingQueue:
 
     def last(self) -> Request | None:
         """The request to evict from a full queue: of the lowest priority, the youngest one of the
-        tenant with the longest backlog. It may be of any model, but is never a resumed one."""
+        tenant with the longest backlog, of its deferred ones if there are any. It may be of any
+        model, but is never a resumed one."""
         return self._backlog.last()
 
     def gives_way(self, last: Request, priority: int, tenant: str) -> bool:
@@ -162,3 +171,6 @@ class WaitingQueue:
             assert all(line.new.values()), "an empty line is kept"
             for fair in line.new.values():
                 fair.check_integrity()
+        fairs = [fair for line in self._lines.values() for fair in line.new.values()]
+        deferred = {request for fair in fairs for request in fair.deferred()}
+        assert deferred == set(self._backlog.deferred()), "one would be evicted too early or late"

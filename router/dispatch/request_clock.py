@@ -48,6 +48,7 @@ class RequestClock:
         waits_s = (config.judge_wait_s, config.retarget_wait_s, config.attach_wait_s)
         if late_s <= min(waits_s) / 2:
             return
+        self._admission.excuse()
         most_s = max(waits_s)  # what was set since the pause has its whole wait before it
         for request in self._board.requests.values():
             if request.state is S.ENDING and request.due is not None:

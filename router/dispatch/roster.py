@@ -7,7 +7,7 @@ prompt's prefix; and the first decode worker on the host of each prefill worker 
 placement reads a few views, however many workers there are.
 
     kind     what decides with whom a worker can be paired: fingerprint, layout, roles
-    orders   prefill: least backlog; decode: `policy.decode_cost`; both roles: both
+    orders   prefill: not behind, least backlog; decode: `policy.decode_cost`; both roles: both
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class _Facts(NamedTuple):
 
 
 class Roster:
-    """The workers that may get new work, by model. `n_looks` counts the views that searches have
-    read."""
+    """The workers that may get new work, by model. `n_looks` counts the views that were read."""
 
     def __init__(
         self, config: AdmissionConfig, members: Membership, tally: Tally, salt: str = ""
@@ -68,6 +67,8 @@ class Roster:
         self.n_looks = 0
         self._salt = salt
         self.config = config
+        self.holds_slo: Callable[[], bool] = lambda: False  # whether a controller tells one
+        self._held_slo = False  # when the views were made
         self._members = members
         self._tally = tally
         self._views: dict[int, WorkerView] = {}
@@ -141,6 +142,9 @@ class Roster:
 
     def refresh(self) -> None:
         """Remake the views that may have changed."""
+        if self._held_slo is not self.holds_slo():
+            self._held_slo = not self._held_slo
+            self._tally.changed.update(self._views)  # guard: views of the bound
         for changed in (self._members.changed, self._tally.changed):
             while changed:
                 self._update(changed.pop())
@@ -220,6 +224,7 @@ class Roster:
             others = self._others[epoch] = _Others.of(load, share)
             self._note_pace(kind, load)
         rows = share.rows + others.rows
+        is_enough = self.config.is_enough(share.backlog_prompts, share.backlog_tokens)
         return WorkerView(
             epoch=epoch,
             worker_id=facts.worker_id,
@@ -235,6 +240,7 @@ class Roster:
             max_rows=facts.decode_rows + self.config.extra_rows,
             backlog_tokens=share.backlog_tokens + others.backlog_tokens,
             max_backlog_tokens=self.config.max_prefill_backlog_tokens,
+            has_enough=self._held_slo and is_enough,  # guard: no SLO
             last_given=member.last_given,
             host=facts.host,
             rank=facts.rank,
@@ -307,14 +313,14 @@ class _Kind:
         if epoch not in self._by_room:
             self.n_workers += 1
         if view.prefills:
-            self._by_backlog.put(epoch, view.backlog_tokens, view.last_given, view.rank)
+            self._by_backlog.put(epoch, *view.backlog_rank, view.last_given, view.rank)
         if view.decodes:
             cost = decode_cost(view)
             self._by_free.put(epoch, is_full, *cost)
             if view.host:
                 self._by_free_at.setdefault(view.host, Order()).put(epoch, is_full, *cost)
             if view.prefills:
-                self._by_both.put(epoch, view.backlog_tokens, *cost)
+                self._by_both.put(epoch, *view.backlog_rank, *cost)
         self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
 
     def remove(self, view: WorkerView) -> None:
@@ -385,7 +391,7 @@ class _Kind:
 
 
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:
-    is_room = new.backlog_tokens < old.backlog_tokens or new.n_pages > old.n_pages
+    is_room = new.backlog_rank < old.backlog_rank or new.n_pages > old.n_pages
     return is_room or (new.beside_tokens or 0) > (old.beside_tokens or 0)
 
 

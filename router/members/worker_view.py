@@ -44,6 +44,7 @@ class WorkerView:
     max_rows: int = 1
     backlog_tokens: int = 0  # prompts assigned and not computed yet
     max_backlog_tokens: int = 1
+    has_enough: bool = False  # of this router's prompts, while it holds an SLO
     last_given: int = 0  # the number of the latest prompt assigned to it
     host: str = ""  # its host's identity; empty: unknown
     # Most tokens of prompts to compute beside its rows, where others only prefill; None: any.
@@ -71,8 +72,18 @@ class WorkerView:
         """Whether its pool could hold `n_tokens` if it were empty."""
         return pages_for(n_tokens, self.page_tokens) <= self.n_pages
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether prompts wait for other workers, or at the router."""
+        return self.has_enough or self.backlog_tokens >= self.max_backlog_tokens
+
+    @property
+    def backlog_rank(self) -> tuple[bool, int]:
+        """Least is best."""
+        return self.is_behind, self.backlog_tokens
+
     def can_prefill(self, need: Need) -> bool:
-        return self.holds(need.n_tokens) and self.backlog_tokens < self.max_backlog_tokens
+        return self.holds(need.n_tokens) and not self.is_behind
 
     def can_prefill_beside(self, need: Need) -> bool:
         """Whether it may compute and decode the request: little is left to compute."""

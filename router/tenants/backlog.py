@@ -1,9 +1,9 @@
 """Chooses the request to evict from a full queue: at the lowest priority, the youngest one of the
-tenant with the longest backlog."""
+tenant with the longest backlog, but a deferred one first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from twolane.router.lazy_heap import LazyHeap
@@ -16,7 +16,7 @@ class _Of(Generic[ThingT]):
 
     def __init__(self) -> None:
         self.longest: LazyHeap[str] = LazyHeap()
-        self.youngest: dict[str, LazyHeap[ThingT]] = {}
+        self.youngest: dict[str, LazyHeap[ThingT]] = {}  # by (is in time, -arrival)
 
 
 class Backlog(Generic[ThingT]):
@@ -35,8 +35,22 @@ class Backlog(Generic[ThingT]):
         """Add `thing`, which must not be present."""
         self._entries[thing] = priority, tenant
         of = self._priorities.setdefault(priority, _Of())
-        of.youngest.setdefault(tenant, LazyHeap()).put(thing, -arrival)
+        of.youngest.setdefault(tenant, LazyHeap()).put(thing, (True, -arrival))
         self._rank(of, priority, tenant)
+
+    def defer(self, thing: ThingT, *, is_deferred: bool) -> None:
+        """Whether `thing`, which must be present, is evicted before those that are not deferred."""
+        priority, tenant = self._entries[thing]
+        youngest = self._priorities[priority].youngest[tenant]
+        was_in_time, rank = youngest.rank_of(thing)
+        if was_in_time is is_deferred:
+            youngest.put(thing, (not is_deferred, rank))  # guard: deferred ones are evicted
+
+    def deferred(self) -> Iterator[ThingT]:
+        """All that are, in no particular order."""
+        for thing, (priority, tenant) in self._entries.items():
+            if not self._priorities[priority].youngest[tenant].rank_of(thing)[0]:
+                yield thing
 
     def discard(self, thing: ThingT) -> None:
         """Remove `thing`, if present."""

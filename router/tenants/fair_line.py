@@ -9,8 +9,12 @@ last request that left, and no tenant starts earlier, so nobody saves up turns w
     blue             |— 300 —|                   arrives late, and starts at the virtual time:
                      ^ virtual time              it is next, or after one of red's
 
-A tenant's own requests leave in order of arrival. `backlog.py` chooses whom to evict when the queue
-is full.
+A tenant's own requests leave in order of arrival, but those that were deferred come after those
+that were not, and take one of eight turns of that tenant at least:
+
+    in time |1|2|3|4|5|6|7|8|9|        deferred |a|b|        leave: 1 2 3 4 5 6 7 a 8 9 b
+
+`backlog.py` chooses whom to evict when the queue is full.
 """
 
 from __future__ import annotations
@@ -22,18 +26,34 @@ from twolane.router.lazy_heap import LazyHeap
 
 ThingT = TypeVar("ThingT", bound=Hashable)
 _FEW = 64  # so few remembered starts need no clean-up
+IN_TIME_EACH = 7  # requests of a tenant that leave before a deferred one does
 
 
 class _Turn(Generic[ThingT]):
     """A tenant with requests in the queue."""
 
-    __slots__ = ("start", "tenant", "things", "tokens")
+    __slots__ = ("deferred", "in_time", "n_passed", "start", "tenant", "tokens")
 
     def __init__(self, tenant: str, start: float) -> None:
         self.tenant = tenant
         self.start = start
-        self.things: LazyHeap[ThingT] = LazyHeap()  # by arrival
+        self.in_time: LazyHeap[ThingT] = LazyHeap()  # by arrival
+        self.deferred: LazyHeap[ThingT] = LazyHeap()  # likewise
+        self.n_passed = 0  # in time, which have left since a deferred one did
         self.tokens = 0.0
+
+    def __len__(self) -> int:
+        return len(self.in_time) + len(self.deferred)
+
+    def first(self) -> ThingT | None:
+        is_due = self.n_passed >= IN_TIME_EACH  # guard: nothing starves
+        lines = (self.deferred, self.in_time) if is_due else (self.in_time, self.deferred)
+        first = lines[0].first()
+        return lines[1].first() if first is None else first
+
+    def arrival_of(self, thing: ThingT) -> int:
+        arrival = self.in_time.rank_of(thing)
+        return int(self.deferred.rank_of(thing) if arrival is None else arrival)
 
 
 class FairLine(Generic[ThingT]):
@@ -66,20 +86,41 @@ class FairLine(Generic[ThingT]):
         if turn is None:
             turn = self._turns[tenant] = _Turn(tenant, self._start_of(tenant))
             self._ahead.pop(tenant, None)
-        turn.things.put(thing, arrival)
+        turn.in_time.put(thing, arrival)
         self._entries[thing] = turn, cost
         self._count(turn, cost)
-        if turn.things.first() is thing:
+        if turn.first() is thing:
             self._rank(turn)
+
+    def defer(self, thing: ThingT, *, is_deferred: bool) -> bool:
+        """Whether those of its tenant that are not deferred go first. `thing` must be present. May
+        be called again, and is True if it was deferred already, and others wait that go first."""
+        turn, _ = self._entries[thing]
+        source, target = turn.in_time, turn.deferred
+        if not is_deferred:
+            source, target = target, source
+        arrival = source.rank_of(thing)
+        if arrival is None:
+            return is_deferred and bool(turn.in_time)
+        source.discard(thing)
+        target.put(thing, arrival)
+        self._rank(turn)
+        return False
+
+    def deferred(self) -> Iterator[ThingT]:
+        """All that are, in no particular order."""
+        for turn in self._turns.values():
+            yield from turn.deferred
 
     def discard(self, thing: ThingT) -> None:
         """Remove `thing`, if present."""
         turn, cost = self._entries.pop(thing, (None, 0.0))
         if turn is None:
             return
-        turn.things.discard(thing)
+        turn.in_time.discard(thing)
+        turn.deferred.discard(thing)
         self._count(turn, -cost)
-        if turn.things:
+        if turn:
             self._rank(turn)
             return
         self._order.discard(turn)
@@ -92,6 +133,7 @@ class FairLine(Generic[ThingT]):
         turn, cost = self._entries[thing]
         self._virtual = max(self._virtual, turn.start)
         turn.start += cost / self._weight_of(turn.tenant)
+        turn.n_passed = turn.n_passed + 1 if turn.in_time.rank_of(thing) is not None else 0
         self._rank(turn)
 
     def settle(self, tenant: str, tokens: float) -> None:
@@ -107,18 +149,18 @@ class FairLine(Generic[ThingT]):
     def first(self) -> ThingT | None:
         """The next request; None if none waits. It is not removed."""
         turn = self._order.first()
-        return None if turn is None else turn.things.first()
+        return None if turn is None else turn.first()
 
     def n_ahead(self, tenant: str) -> float:
         """The estimated number of requests that leave before a new one of this tenant: its own
         waiting ones, and those of other tenants whose turns come first. It assumes that all
         requests have the same size. At least one if any waits, because the first one may be waiting
-        for room."""
+        for room. Its own deferred ones count, as it may be deferred, too."""
         own, n_own = self._turns.get(tenant), 0
         if not self._entries:
             return 0.0
         if own is not None:
-            n_own = len(own.things)
+            n_own = len(own)  # guard: deferred ones wait
             if len(self._turns) == 1:
                 return float(n_own)
         group, tokens, weight = self._group_of.get(tenant, (None, 0.0, 0.0))
@@ -135,6 +177,14 @@ class FairLine(Generic[ThingT]):
         turns = {turn.tenant for turn, _ in self._entries.values()}
         assert turns == set(self._turns) == set(self._group_of)
         assert set(self._order) == set(self._turns.values())
+        for thing, (turn, _) in self._entries.items():
+            is_in = [line.rank_of(thing) is not None for line in (turn.in_time, turn.deferred)]
+            assert sum(is_in) == 1, "it is in one of the two lines of its tenant"
+        assert sum(map(len, self._turns.values())) == len(self._entries)
+        for turn in self._turns.values():
+            first = turn.first()
+            assert first is not None
+            assert self._order.rank_of(turn) == (turn.start, turn.arrival_of(first))
         waits = sum(cost for _, cost in self._entries.values())
         in_groups = sum(tokens for tokens, _ in self._groups.values())
         for total in (self._tokens, in_groups, sum(turn.tokens for turn in self._turns.values())):
@@ -148,8 +198,8 @@ class FairLine(Generic[ThingT]):
         return max(self._virtual, self._ahead.get(tenant, 0.0))
 
     def _rank(self, turn: _Turn[ThingT]) -> None:
-        first = turn.things.first()
-        rank = turn.start, turn.things.rank_of(first) if first is not None else 0
+        first = turn.first()
+        rank = turn.start, turn.arrival_of(first) if first is not None else 0
         if self._order.rank_of(turn) != rank:
             self._order.put(turn, rank)
 
@@ -172,7 +222,7 @@ class FairLine(Generic[ThingT]):
             sums[1] -= weight
             if not sums[1] > 1e-9:
                 del self._groups[group]
-        if turn.things:
+        if turn:
             weight = self._weight_of(turn.tenant)
             group = int(turn.tokens / weight).bit_length()
             sums = self._groups.setdefault(group, [0.0, 0.0])

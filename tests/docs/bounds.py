@@ -75,13 +75,24 @@ SECTIONS = (
                 "max_prefill_backlog_tokens": Row(
                     "prompt tokens assigned to a prefill worker", "", "waits"
                 ),
+                "slo_prefill_backlog_tokens": Row(
+                    "those of one router's, two prompts at least, while a controller tells an SLO "
+                    "(`--autoscale`)",
+                    "",
+                    "waits",
+                ),
                 "beside_rows_s": Row(
                     "what prompts cost the rows of a worker with both roles, together, beside "
                     "workers that only prefill",
                     "--beside-rows-s",
                     "prefill worker",
                 ),
-                "max_wait_s": Row("expected wait of a new request", "", OVERLOADED),
+                "max_wait_s": Row(
+                    "expected wait of a new request, and wait of one that others go before, as it "
+                    "is deferred",
+                    "",
+                    OVERLOADED,
+                ),
                 "queue_timeout_s": Row("wait of a queued request", "", OVERLOADED),
                 "unavailable_after_s": Row(
                     "time without a worker that could serve it", "", "UnavailableError"

@@ -11,6 +11,7 @@ from tests.mutants.access import ACCESS
 from tests.mutants.acts import ACTS
 from tests.mutants.grants import GRANTS
 from tests.mutants.hosts import HOSTS
+from tests.mutants.in_time import IN_TIME
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_lanes import PAGE_LANES
@@ -32,6 +33,7 @@ MUTANTS = (
     *ACCESS,
     *ACTS,
     *HOSTS,
+    *IN_TIME,
     *TAKEOVER,
     *GRANTS,
     *MARKS,

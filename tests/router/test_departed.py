@@ -48,7 +48,9 @@ def _sizes(dispatcher: Dispatcher) -> dict[str, int]:
     for line in queue._lines.values():
         heaps.append(line.resumed)
         for fair in line.new.values():
-            heaps += [fair._order, *(turn.things for turn in fair._turns.values())]
+            heaps.append(fair._order)
+            for turn in fair._turns.values():
+                heaps += [turn.in_time, turn.deferred]
     for of in queue._backlog._priorities.values():
         heaps += [of.longest, *of.youngest.values()]
     return {

@@ -15,9 +15,11 @@ from twolane.router.store import LocalStore
 from twolane.router.testing.client import ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
+from twolane.v1 import cluster_pb2
 
 CLUSTERS = [("p0", "p1", "d0", "d1"), ("b0", "b1"), ("p0", "d0"), ("p0", "b0", "d0")]
 TENANTS = ("", "red", "blue")
+SLO = cluster_pb2.ScalerStatus(ttft_s=0.2, gap_s=0.02)
 CONFIG = RouterConfig(
     dispatch=DispatchConfig(max_failures=12),
     admission=AdmissionConfig(growth_reserve_tokens=8, extra_rows=2, unavailable_after_s=20.0),
@@ -97,6 +99,9 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
             for _ in range(rng.randint(1, 12)):
                 await asyncio.sleep(rng.expovariate(3))
                 fault(rng, cluster)
+                if seed % 2:  # an SLO comes and goes, as controllers do
+                    told = rng.choice([SLO, SLO, None])
+                    router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=told))
                 router.check_integrity()
 
         async with asyncio.timeout(300), asyncio.TaskGroup() as group:

@@ -44,6 +44,11 @@ def test_too_small_a_budget_fills_both_pools_to_one_level(
     assert (got[P], got[D]) == expected
 
 
+def test_what_prefill_has_to_spare_takes_nothing_from_decode_where_the_budget_is_short() -> None:
+    needs = {P: need(40, load=27.0, busy=19.5), D: need(9, load=7.2)}
+    assert share_budget(needs, limits(24), {}) == {P: 17, D: 7}
+
+
 def test_a_budget_counts_gpus_not_workers() -> None:
     pools = {P: PoolLimits(gpus=2), D: PoolLimits(gpus=1)}
     got = share_budget({P: need(4), D: need(4)}, Limits(budget_gpus=8, pools=pools), {})

@@ -52,6 +52,14 @@ def test_prefill_needs_the_forecast_with_headroom_over_what_one_worker_computes(
     assert found.bound_by == "rate"
 
 
+def test_busy_prefill_workers_have_no_time_to_spare() -> None:
+    found = Fed().need(P)
+    assert found.busy == pytest.approx(60_000 / 42_700, rel=0.01)
+    assert found.load == pytest.approx(found.busy / 0.72, rel=0.01)
+    decode = Fed().need(D)
+    assert decode.busy == decode.load > 0
+
+
 def test_a_backlog_counts_while_its_oldest_prompt_waits_too_long() -> None:
     fed = Fed()
     calm = fed.need(P, waiting_tokens=500_000, waiting=300, oldest_wait_s=0.2)

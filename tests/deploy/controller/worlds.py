@@ -29,7 +29,7 @@ def pool(role: Role, n: int, **given: Any) -> list[Worker]:
 
 def need(workers: int, **given: Any) -> Need:
     fields = {"soon": workers, "kept": workers, "load": float(workers)} | given
-    return Need(workers=workers, **fields)
+    return Need(workers=workers, **{"busy": fields["load"]} | fields)
 
 
 def seen(workers: Iterable[Worker], prefill: Need | int, decode: Need | int, **given: Any) -> Any:

@@ -21,6 +21,7 @@ from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtua
 from twolane.engine.fake import FakeEngine, FakeEngineConfig
 from twolane.params import SamplingParams
 from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import cluster_pb2
 from twolane.worker.steps.step_runner import TimedEngine
 
 SLO = Slo(ttft_s=0.3, gap_s=0.020)
@@ -44,7 +45,16 @@ def burst(seed: int, above: float) -> Requests:
     return uniform_lengths(arrivals_s, 512, 24, 0.2, rng)
 
 
-def late_in_virtual_time(requests: Requests, roles: list[str], made: Hardware) -> float:
+def long_prompts(seed: int) -> Requests:
+    """Half of them beyond the bound of a worker where the SLO is told; too many for a moment."""
+    rng = np.random.default_rng(seed)
+    arrivals_s, _ = poisson(np.array([4.0, 12.0, 2.0, 2.0, 2.0]), 1.0, rng)
+    return uniform_lengths(arrivals_s, 8_192, 8, 0.9, rng)
+
+
+def late_in_virtual_time(
+    requests: Requests, roles: list[str], made: Hardware, slo: Slo = SLO, *, knows_slo: bool = False
+) -> float:
     """The share of requests whose first token was late, as their ledgers have it."""
 
     def engine(n_pages: int) -> TimedEngine:
@@ -53,7 +63,7 @@ def late_in_virtual_time(requests: Requests, roles: list[str], made: Hardware) -
                 n_pages=n_pages, step_overhead_s=made.prefill.fixed_s,
                 prefill_token_s=made.prefill.each_s - made.decode.more_s,
                 decode_row_s=made.decode.each_s,
-                context_token_s=made.decode.more_s,
+                context_token_s=made.decode.more_s, max_context_tokens=20_000,
             )
         )  # fmt: skip
 
@@ -69,10 +79,13 @@ def late_in_virtual_time(requests: Requests, roles: list[str], made: Hardware) -
         prompt = some.integers(0, 256, int(requests.prompt_tokens[index])).tolist()
         n = int(requests.output_tokens[index])
         outcome = await cluster.outcome(prompt, SamplingParams(max_tokens=n, seed=index))
-        late.append(outcome.ledger.ttft_s > SLO.ttft_s)
+        late.append(outcome.ledger.ttft_s > slo.ttft_s)
 
     async def main() -> None:
         async with virtual_cluster(shape) as cluster, asyncio.TaskGroup() as tasks:
+            if knows_slo:
+                told = cluster_pb2.ScalerStatus(ttft_s=slo.ttft_s, gap_s=slo.gap_s)
+                cluster.router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=told))
             for index in range(len(requests)):
                 tasks.create_task(ask(cluster, index))
 
@@ -101,3 +114,17 @@ def test_misses_agree_with_those_of_the_real_router_and_workers(
     fluid = tally.late_first / tally.requests
     real = late_in_virtual_time(requests, ["p"] * prefill + ["d"] * decode, made)
     assert real == pytest.approx(fluid, abs=0.005, rel=0.0)
+
+
+def test_late_prompts_that_are_longer_than_the_bound_agree_with_the_slo_told_and_without() -> None:
+    """To one prompt. Told, the SLO saves four of ten."""
+    made, slo = as_the_fake_has_it(), Slo(ttft_s=1.0, gap_s=0.020)
+    requests = long_prompts(2)
+    n = len(requests)
+    assert (n, sum(requests.prompt_tokens > 8_192)) == (20, 11)
+    for knows_slo, late in ((True, 6), (False, 10)):
+        config = ClusterConfig(hardware=made, slo=slo, dt_s=0.02, knows_slo=knows_slo)
+        fluid = Cluster(config, requests, workers_of(1, 1)).run(20).late_first
+        assert fluid == late
+        real = late_in_virtual_time(requests, ["p", "d"], made, slo, knows_slo=knows_slo)
+        assert n * real == pytest.approx(fluid, abs=1.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from twolane.deploy.controller.limits import Limits, PoolLimits
 from twolane.deploy.controller.observation import Role, State
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.simulator import __main__ as command
+from twolane.deploy.simulator import prompts
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
 from twolane.deploy.simulator.controllers import FairHpa, the_law
 from twolane.deploy.simulator.experiment import bars, run, static_peak, workers_of
@@ -24,7 +26,9 @@ from twolane.deploy.simulator.requests import Requests, poisson, uniform_lengths
 from twolane.deploy.simulator.scenarios import HELD_OUT, SCENARIOS, TUNING, Scenario
 from twolane.deploy.simulator.tally import Tally
 from twolane.deploy.simulator.workers import SimWorker
-from twolane.router.config import AdmissionConfig
+from twolane.router.config import PIPELINED, AdmissionConfig
+from twolane.router.dispatch.admission import WAIT_SHARE
+from twolane.router.tenants.fair_line import IN_TIME_EACH
 
 H200 = hardware("h200")
 SLO = Slo(ttft_s=0.5, gap_s=0.020)
@@ -93,6 +97,55 @@ def test_a_full_queue_refuses_what_comes_as_the_routers_does() -> None:
     signals = cluster.signals()
     assert signals.requests == signals.answers == n - tally.refused
     assert signals.prompt_tokens == 1_000 * signals.requests
+
+
+def test_what_can_be_in_time_goes_first_where_the_router_knows_the_slo() -> None:
+    """A worker for two thirds of the load serves all late, or more than half in time."""
+    requests = traffic([(60, 40)])
+    missed = []
+    for knows_slo in (False, True):
+        config = replace(CONFIG, knows_slo=knows_slo)
+        tally = Cluster(config, requests, workers_of(1, 2)).run(45)
+        missed.append(tally.missed_share)
+    assert missed[0] > 0.9
+    assert missed[1] < 0.5
+
+
+def test_the_next_prompt_is_there_when_one_that_is_longer_than_the_bound_is_computed() -> None:
+    """Two prompts are at the worker, and no more."""
+    n = 20
+    requests = Requests(np.zeros(n), np.full(n, 3 * prompts.SLO_BACKLOG), np.full(n, 2))
+    cluster = Cluster(replace(CONFIG, knows_slo=True), requests, workers_of(1, 1))
+    (worker,) = (its for its in cluster.workers if its.takes(Role.PREFILL))
+    cluster.run(0.5)
+    assert worker.prompts(cluster.now) == 2
+
+
+@pytest.mark.parametrize(
+    ("each_s", "max_wait_s", "least", "most"),
+    [(0.02, 5.0, 500, 700), (0.02, math.inf, 0, 0), (0.0, 5.0, 0, 0)],
+)
+def test_what_was_deferred_ends_when_it_has_waited_for_too_long_if_others_go_first(
+    each_s: float, max_wait_s: float, least: int, most: int
+) -> None:
+    requests = Requests(
+        np.linspace(0.0, 1_000 * each_s, 1_000), np.full(1_000, 4_000), np.full(1_000, 2)
+    )
+    config = replace(CONFIG, knows_slo=True, max_wait_s=max_wait_s)
+    tally = Cluster(config, requests, workers_of(1, 1)).run(200)
+    assert tally.requests == 1_000
+    assert least <= tally.refused <= most
+
+
+def test_the_queue_is_the_routers() -> None:
+    config = AdmissionConfig()
+    assert config.max_prefill_backlog_tokens == prompts.MOST_BACKLOG
+    assert config.slo_prefill_backlog_tokens == prompts.SLO_BACKLOG
+    assert config.max_wait_s == CONFIG.max_wait_s
+    assert prompts.PIPELINED == PIPELINED
+    assert (config.max_queued, config.extra_rows) == (prompts.MOST_QUEUED, prompts.EXTRA_ROWS)
+    assert prompts.WAIT_SHARE == WAIT_SHARE
+    assert prompts.IN_TIME_EACH == IN_TIME_EACH
 
 
 def test_the_law_grows_into_a_rise_and_gives_back_what_it_took() -> None:

@@ -69,6 +69,10 @@ def test_misses_agree_to_half_a_point_and_gpu_hours_to_a_twentieth(
     """The real controller, router and workers, in 2 s of CPU each."""
     case = case_of(phases, budget, decode)
     fluid, virtual = in_fluid(case), in_virtual(case)
+    same = in_fluid(case, like=virtual)
+    assert virtual.missed == pytest.approx(same.missed, abs=0.005)
+    assert virtual.worker_hours == pytest.approx(same.worker_hours, rel=0.02)
+    assert [its[1:] for its in virtual.sizes if its[0] < case.span_s][-1] == same.sizes[-1][1:]
     assert virtual.missed == pytest.approx(fluid.missed, abs=0.005)
     assert virtual.worker_hours == pytest.approx(fluid.worker_hours, rel=0.05)
     assert deeds <= set(virtual.actions)

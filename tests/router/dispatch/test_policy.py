@@ -55,6 +55,12 @@ TABLE = [
         None,
     ),
     (
+        "one that has enough of ours waits, however long the others' backlog is",
+        [worker("p0", has_enough=True), worker("p1", backlog_tokens=900), worker("d0")],
+        SMALL,
+        ("p1", "d0"),
+    ),
+    (
         "most free pages, in share of the pool",
         [
             worker("p0"),

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from twolane.router.requests.attempt import Attempt, AttemptState
 from twolane.v1 import cluster_pb2, worker_pb2
 
 P, D = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
-CONFIG = AdmissionConfig(extra_rows=1, max_prefill_backlog_tokens=900)
+CONFIG = AdmissionConfig(
+    extra_rows=1, max_prefill_backlog_tokens=900, slo_prefill_backlog_tokens=300
+)
 
 
 class Cluster:
@@ -82,7 +85,7 @@ def change(rng: random.Random, cluster: Cluster) -> None:
     """Something happens to some worker."""
     members = list(cluster.members)
     epoch = rng.choice(members).epoch
-    match rng.randrange(7):
+    match rng.randrange(8):
         case 0 | 1:
             used, queued = rng.randrange(110), rng.randrange(0, 1000, 100)
             fenced = [9] if rng.random() < 0.1 else []
@@ -100,6 +103,8 @@ def change(rng: random.Random, cluster: Cluster) -> None:
             cluster.tally.remove(attempt)
         case 6 if rng.random() < 0.3:
             (cluster.members.broken if rng.random() < 0.5 else cluster.members.refused)(epoch)
+        case 7 if rng.random() < 0.5:
+            cluster.roster.holds_slo = partial(bool, rng.random() < 0.5)
         case _:
             cluster.members.opened(epoch, 0.0)
 
@@ -332,6 +337,47 @@ def test_prompts_of_other_routers_count_and_ours_since_the_report_on_top_of_them
     assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [400]
     cluster.assign(1, 2, 600)
     assert [view.backlog_tokens for view in cluster.roster.all("m") if view.prefills] == [1_000]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_an_slo_the_tokens_at_a_worker_are_the_only_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    cluster = random_cluster(rng)
+    for _ in range(40):
+        change(rng, cluster)
+        cluster.roster.holds_slo = bool
+        need = random_need(rng, cluster)
+        for view in cluster.roster.all("m"):
+            has_room = view.backlog_tokens < CONFIG.max_prefill_backlog_tokens
+            assert view.can_prefill(need) is (view.holds(need.n_tokens) and has_room)
+            assert view.backlog_rank == (not has_room, view.backlog_tokens)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "has_place"),
+    [
+        ([4_000, 4_191], 0, True),
+        ([4_000, 4_192], 0, False),
+        ([20_000], 0, True),  # one long prompt: the next one is to be there
+        ([], 32_767, True),  # routers that do not know the SLO starve none that do
+        ([], 32_768, False),
+    ],
+)
+def test_an_slo_bounds_what_a_router_has_at_a_worker_at_once_without_any_report(
+    own: list[int], others: int, has_place: bool
+) -> None:
+    cluster = Cluster(AdmissionConfig())
+    cluster.join(1, [P], n_pages=3_000)
+    cluster.join(2, [D], n_pages=3_000, decode_rows=9)
+    cluster.report(1, prefill_queue=9, prefill_queue_tokens=others)
+    for n_tokens in own:
+        cluster.assign(1, 2, n_tokens)
+    need = Need(n_tokens=100, growth_tokens=8)
+    for holds_slo in (True, False, True):
+        cluster.roster.holds_slo = partial(bool, holds_slo)
+        assert cluster.roster.has_news_for(need, "m") or holds_slo or has_place or others
+        found = place(need, cluster.roster.shortlist(need, "m"))
+        assert (found is not None) is (has_place if holds_slo else others < 32_768)
 
 
 def test_routers_prefer_different_ones_of_equal_workers() -> None:

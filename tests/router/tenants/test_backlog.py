@@ -25,6 +25,21 @@ def test_youngest_of_the_longest_backlog_of_the_least_priority_is_last() -> None
     assert len(waiting) == 0
 
 
+def test_a_deferred_one_gives_its_place_before_those_that_can_be_in_time() -> None:
+    waiting = backlog()
+    for at, thing in enumerate(("a1", "a2", "a3", "a4")):
+        waiting.put(thing, 0, "a", at)
+    for thing in ("a1", "a2", "a1", "a4"):
+        waiting.defer(thing, is_deferred=True)
+    waiting.defer("a4", is_deferred=False)
+    assert set(waiting.deferred()) == {"a1", "a2"}
+    order = []
+    while (last := waiting.last()) is not None:
+        order.append(last)
+        waiting.discard(last)
+    assert order == ["a2", "a1", "a4", "a3"]
+
+
 def test_backlogs_are_compared_by_weight() -> None:
     waiting = backlog({"large": 4.0})
     for at in range(6):

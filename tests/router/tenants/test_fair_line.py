@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from twolane.router.tenants.fair_line import FairLine
+from twolane.router.tenants.fair_line import IN_TIME_EACH, FairLine
 
 Thing = tuple[str, int]  # tenant, arrival
 WEIGHTS = {"double": 2.0, "half": 0.5}
@@ -46,6 +46,37 @@ def test_one_tenant_is_served_in_order_of_arrival() -> None:
     assert [line.take()[1] for _ in range(5)] == [1, 2, 3, 4, 5]
     assert line.line.first() is None
     assert len(line.line) == 0
+
+
+def test_deferred_ones_leave_last_but_one_of_them_in_eight_turns() -> None:
+    line = Line()
+    line.put("a", 11)
+    for arrival in (1, 2, 1):
+        line.line.defer(("a", arrival), is_deferred=True)
+    line.line.check_integrity()
+    assert line.line.n_ahead("a") == 11, "a new one may be deferred, too"
+    assert IN_TIME_EACH == 7
+    assert [line.take()[1] for _ in range(11)] == [3, 4, 5, 6, 7, 8, 9, 1, 10, 11, 2]
+    assert len(line.line) == 0
+
+
+def test_one_that_is_deferred_no_more_has_its_place_again() -> None:
+    line = Line()
+    line.put("a", 4)
+    for arrival, is_deferred in ((1, True), (2, True), (1, False), (1, False), (4, False)):
+        line.line.defer(("a", arrival), is_deferred=is_deferred)
+        line.line.check_integrity()
+    assert set(line.line.deferred()) == {("a", 2)}
+    assert [line.take()[1] for _ in range(4)] == [1, 3, 4, 2]
+
+
+def test_deferred_ones_change_nothing_between_tenants() -> None:
+    line = Line()
+    for tenant in ("red", "blue", "double"):
+        line.put(tenant, 40)
+    for arrival in range(1, 21):
+        line.line.defer(("red", arrival), is_deferred=True)
+    assert Counter(line.taken(80)) == pytest.approx({"red": 20, "blue": 20, "double": 40}, abs=1)
 
 
 def test_single_request_passes_ten_thousand_of_another_tenant() -> None:
@@ -155,6 +186,8 @@ def test_any_two_that_wait_all_the_time_differ_by_no_more_than_their_largest_req
         if rng.random() < 0.5:
             line.put(rng.choice("xyz"), rng.randint(1, 4), cost=rng.randint(1, 500))
         if rng.random() < 0.3:
+            line.line.defer(rng.choice(list(line.line)), is_deferred=rng.random() < 0.7)
+        if rng.random() < 0.3:
             line.line.discard(
                 rng.choice([thing for thing in line.line if thing[0] in "xyz"] or [("x", 0)])
             )
@@ -165,13 +198,18 @@ def test_any_two_that_wait_all_the_time_differ_by_no_more_than_their_largest_req
         line.line.check_integrity()
 
 
-def test_estimated_place_in_the_line_is_the_one_that_it_turns_out_to_be() -> None:
+@pytest.mark.parametrize("deferred", [0.0, 0.3])
+def test_estimated_place_in_the_line_is_the_one_that_it_turns_out_to_be(deferred: float) -> None:
+    """Or behind it, if others are deferred."""
     rng = random.Random(3)
     for _ in range(40):
         line = Line()
         sizes = {f"t{n}": rng.choice([1, 3, 10, 100]) for n in range(rng.randint(1, 30))}
         for tenant, n in sizes.items():
             line.put(tenant, n)
+        for thing in list(line.line):
+            if rng.random() < deferred:
+                line.line.defer(thing, is_deferred=True)
         line.taken(sum(sizes.values()) // 3)
         asking = rng.choice([*sizes, "new"])
         estimate = line.line.n_ahead(asking)
@@ -180,7 +218,9 @@ def test_estimated_place_in_the_line_is_the_one_that_it_turns_out_to_be() -> Non
         n_before = 0
         while line.take() != mine:
             n_before += 1
-        assert estimate == pytest.approx(n_before, abs=len(sizes) + 1)
+        assert estimate > n_before - len(sizes) - 2
+        if not deferred:
+            assert estimate == pytest.approx(n_before, abs=len(sizes) + 1)
 
 
 def test_debts_of_tenants_that_come_once_are_forgotten() -> None:

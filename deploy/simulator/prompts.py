@@ -38,7 +38,7 @@ class Prompts:
     """Call `advance` for each stretch of time. `computed`: a heap of (when its row may join, index,
     worker), of prompts that are done. `knows_slo`: whether the router defers what has waited for
     too long, and lets less wait at workers. `max_wait_s`: then it ends what is deferred, if workers
-    could serve it all that time, and others that wait go first."""
+    could serve it all that time, others have gone before it, and others wait to do so."""
 
     def __init__(
         self,
@@ -57,9 +57,11 @@ class Prompts:
         self._tokens: list[int] = requests.prompt_tokens.tolist()
         self._queue: deque[int] = deque()  # at the router
         self._deferred: deque[int] = deque()  # likewise
+        self._gone_before: deque[int] = deque()  # of each of those: `_n_gone` when it was deferred
         self._max_wait_s = max_wait_s
         self._served_since_s = -math.inf  # workers of both roles are there
-        self._n_passed = 0  # that were not deferred, since a deferred one was placed
+        self._n_gone = 0  # that were placed and not deferred
+        self._n_passed = 0  # of those, since a deferred one was placed
         self._targets: dict[int, SimWorker] = {}
         self.late_first = np.zeros(len(requests), np.bool_)
         self.computed: list[tuple[float, int, SimWorker]] = []
@@ -112,16 +114,25 @@ class Prompts:
         before_s = now - self._in_time_s
         while queue and self._arrivals[queue[0]] < before_s:
             deferred.append(queue.popleft())
+            self._gone_before.append(self._n_gone)
         while queue or deferred:
             is_due = bool(deferred) and self._n_passed >= IN_TIME_EACH
             line = deferred if is_due or not queue else queue
             if not self._placed(line[0], now, givers, takers, busy):
                 break
             line.popleft()
-            self._n_passed = 0 if line is deferred else self._n_passed + 1
+            if line is deferred:
+                self._gone_before.popleft()
+                self._n_passed = 0
+            else:
+                self._n_gone += 1
+                self._n_passed += 1
         if queue and now - self._served_since_s >= self._max_wait_s:
             while deferred and now - self._arrivals[deferred[0]] >= self._max_wait_s:
+                if self._gone_before[0] == self._n_gone:
+                    break
                 deferred.popleft()
+                self._gone_before.popleft()
                 self.n_ended += 1
 
     def _placed(

@@ -32,14 +32,15 @@ IN_TIME_EACH = 7  # requests of a tenant that leave before a deferred one does
 class _Turn(Generic[ThingT]):
     """A tenant with requests in the queue."""
 
-    __slots__ = ("deferred", "in_time", "n_passed", "start", "tenant", "tokens")
+    __slots__ = ("deferred", "in_time", "n_gone", "n_passed", "start", "tenant", "tokens")
 
     def __init__(self, tenant: str, start: float) -> None:
         self.tenant = tenant
         self.start = start
         self.in_time: LazyHeap[ThingT] = LazyHeap()  # by arrival
         self.deferred: LazyHeap[ThingT] = LazyHeap()  # likewise
-        self.n_passed = 0  # in time, which have left since a deferred one did
+        self.n_gone = 0  # in time, which have left
+        self.n_passed = 0  # of those, since a deferred one left
         self.tokens = 0.0
 
     def __len__(self) -> int:
@@ -64,6 +65,7 @@ class FairLine(Generic[ThingT]):
         self._turns: dict[str, _Turn[ThingT]] = {}
         self._order: LazyHeap[_Turn[ThingT]] = LazyHeap()
         self._entries: dict[ThingT, tuple[_Turn[ThingT], float]] = {}  # with its cost
+        self._gone_before: dict[ThingT, int] = {}  # `n_gone` when it was deferred
         # Starts of idle tenants that are beyond the virtual time.
         self._ahead: dict[str, float] = {}
         self._virtual = 0.0
@@ -93,17 +95,22 @@ class FairLine(Generic[ThingT]):
             self._rank(turn)
 
     def defer(self, thing: ThingT, *, is_deferred: bool) -> bool:
-        """Whether those of its tenant that are not deferred go first. `thing` must be present. May
-        be called again, and is True if it was deferred already, and others wait that go first."""
+        """Whether those of its tenant that are not deferred go first: some have since `thing` was
+        deferred, and others wait to do so. `thing` must be present. May be called again."""
         turn, _ = self._entries[thing]
         source, target = turn.in_time, turn.deferred
         if not is_deferred:
             source, target = target, source
         arrival = source.rank_of(thing)
         if arrival is None:
-            return is_deferred and bool(turn.in_time)
+            gone_before = self._gone_before.get(thing, turn.n_gone)
+            return bool(turn.in_time) and turn.n_gone > gone_before
         source.discard(thing)
         target.put(thing, arrival)
+        if is_deferred:
+            self._gone_before[thing] = turn.n_gone
+        else:
+            del self._gone_before[thing]
         self._rank(turn)
         return False
 
@@ -119,6 +126,7 @@ class FairLine(Generic[ThingT]):
             return
         turn.in_time.discard(thing)
         turn.deferred.discard(thing)
+        self._gone_before.pop(thing, None)
         self._count(turn, -cost)
         if turn:
             self._rank(turn)
@@ -133,7 +141,9 @@ class FairLine(Generic[ThingT]):
         turn, cost = self._entries[thing]
         self._virtual = max(self._virtual, turn.start)
         turn.start += cost / self._weight_of(turn.tenant)
-        turn.n_passed = turn.n_passed + 1 if turn.in_time.rank_of(thing) is not None else 0
+        is_in_time = turn.in_time.rank_of(thing) is not None
+        turn.n_gone += is_in_time
+        turn.n_passed = turn.n_passed + 1 if is_in_time else 0
         self._rank(turn)
 
     def settle(self, tenant: str, tokens: float) -> None:
@@ -180,6 +190,7 @@ class FairLine(Generic[ThingT]):
         for thing, (turn, _) in self._entries.items():
             is_in = [line.rank_of(thing) is not None for line in (turn.in_time, turn.deferred)]
             assert sum(is_in) == 1, "it is in one of the two lines of its tenant"
+            assert is_in[1] is (thing in self._gone_before)
         assert sum(map(len, self._turns.values())) == len(self._entries)
         for turn in self._turns.values():
             first = turn.first()

@@ -104,6 +104,13 @@ IN_TIME = (
         (_IN_TIME + "test_what_nobody_goes_before_waits_as_long_as_without_an_slo",),
     ),
     Mutant(
+        "others have gone",
+        "router/tenants/fair_line.py",
+        "return bool(turn.in_time) and turn.n_gone > gone_before",
+        "return bool(turn.in_time)",
+        (_IN_TIME + "test_what_is_deferred_is_not_refused_before_anybody_has_gone_before_it",),
+    ),
+    Mutant(
         "own pause",
         "router/dispatch/admission.py",
         "self._servable_since.clear()",

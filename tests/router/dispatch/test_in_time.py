@@ -130,12 +130,13 @@ def test_what_is_deferred_is_refused_after_max_wait_if_others_go_first() -> None
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tell(router)
         begun = asyncio.get_running_loop().time()
-        running = start(router, 300)
+        running = start(router, 100)
         await asyncio.sleep(0.01)
         late, later = start(router), []
+        await asyncio.sleep(LATE_S)
         for _ in range(6):
-            await asyncio.sleep(0.4)
-            later.append(start(router))
+            later.append(start(router, 35))
+            await asyncio.sleep(0.3)
         error = (await late).error
         assert isinstance(error, OverloadedError)
         assert "it has waited for 2." in str(error)
@@ -147,6 +148,20 @@ def test_what_is_deferred_is_refused_after_max_wait_if_others_go_first() -> None
         await asyncio.gather(running, *later)
 
     play_with_one_row(script, max_wait_s=2.0)
+
+
+def test_what_is_deferred_is_not_refused_before_anybody_has_gone_before_it() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        tell(router)
+        running, others = start(router, 300), []
+        for _ in range(10):
+            await asyncio.sleep(0.3)
+            others.append(start(router))
+        first = (await running).ended_at
+        ends = await asyncio.gather(*others)
+        assert all(outcome.error is None or outcome.ended_at > first for outcome in ends)
+
+    play_with_one_row(script, max_wait_s=1.0)
 
 
 @pytest.mark.parametrize("told", [False, True])

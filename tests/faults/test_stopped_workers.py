@@ -70,7 +70,7 @@ async def asked_until_it_has_rows(
     that is suspected just then, on a busy machine, gets none, and others are asked for."""
     for first in itertools.count(11 + 4 * STOPPED.index(name), 4 * len(STOPPED)):
         # none begins like another: no worker has their pages before they are asked
-        prompts = [(first + i, 7, 5) * 200 for i in range(4)]
+        prompts: list[tuple[int, ...]] = [(first + i, 7, 5) * 200 for i in range(4)]
         asked = {each: asyncio.create_task(ask(client, list(each))) for each in prompts}
         while not all(task.done() for task in asked.values()):
             if (await inspect(endpoint)).rows:

@@ -54,7 +54,7 @@ def test_prefill_needs_the_forecast_with_headroom_over_what_one_worker_computes(
 
 def test_busy_prefill_workers_have_no_time_to_spare() -> None:
     found = Fed().need(P)
-    assert found.busy == pytest.approx(60_000 / 42_700, rel=0.01)
+    assert found.busy == pytest.approx(60_000 / 43_700, rel=0.01)
     assert found.load == pytest.approx(found.busy / 0.72, rel=0.01)
     decode = Fed().need(D)
     assert decode.busy == decode.load > 0

@@ -117,12 +117,12 @@ def test_misses_agree_with_those_of_the_real_router_and_workers(
 
 
 def test_late_prompts_that_are_longer_than_the_bound_agree_with_the_slo_told_and_without() -> None:
-    """To one prompt. Told, the SLO saves four of ten."""
+    """To one prompt. Told, the SLO saves three of ten."""
     made, slo = as_the_fake_has_it(), Slo(ttft_s=1.0, gap_s=0.020)
     requests = long_prompts(2)
     n = len(requests)
     assert (n, sum(requests.prompt_tokens > 8_192)) == (20, 11)
-    for knows_slo, late in ((True, 6), (False, 10)):
+    for knows_slo, late in ((True, 7), (False, 10)):
         config = ClusterConfig(hardware=made, slo=slo, dt_s=0.02, knows_slo=knows_slo)
         fluid = Cluster(config, requests, workers_of(1, 1)).run(20).late_first
         assert fluid == late

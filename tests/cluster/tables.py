@@ -20,7 +20,8 @@ _MEMORIES = frozenset(
         "RouterMetrics",
         "Counter",
         "Membership._retired",  # epochs that may not come back
-        "Admission._last_servable",  # by model, as is the next
+        "Admission._last_servable",  # by model, as are the next two
+        "Admission._servable_since",
         "Forecast",
         "LogRate",  # by kind of record
         "Membership.proofs",  # kept for ten minutes

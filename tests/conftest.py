@@ -10,6 +10,7 @@ Threads of torch give their core away while they wait for each other: more tests
 cores.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,17 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 # An example that is drawn or tried slowly says something of the machine, not of the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+def _is_of_this_loop(record: logging.LogRecord) -> bool:
+    """gRPC has one queue for all event loops of a process, and each test has a loop of its own: of
+    what is left for one that is closed, any later loop, and so another test's log, is told."""
+    is_left = "PollerCompletionQueue._handle_events" in record.getMessage()
+    error = record.exc_info[1] if record.exc_info else None
+    return not (is_left and isinstance(error, RuntimeError) and "loop is closed" in str(error))
+
+
+logging.getLogger("asyncio").addFilter(_is_of_this_loop)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

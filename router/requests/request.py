@@ -20,7 +20,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -80,8 +79,8 @@ class Job:
 
     # Drawn at random for this submission: its id at all routers and workers, and the secret with
     # which the client can resume it at another router. `fence` counts these takeovers.
-    submission_id: str = field(default_factory=partial(secrets.token_hex, 16))
-    resume_token: bytes = field(default_factory=partial(secrets.token_bytes, 16))
+    submission_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    resume_token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     fence: int = 0
     request_id: str  # the client's label
     model: str

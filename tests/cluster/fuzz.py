@@ -136,7 +136,7 @@ def play(seed: int, *, checks_tables: bool) -> None:
                 _check_tables(before, after, most_peers=len(cluster.lives) ** 2)
             launcher.cancel()
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         runner.run(main())
 
 

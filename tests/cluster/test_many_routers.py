@@ -135,7 +135,7 @@ def play(seed: int) -> RoutedCluster:
             await run(cluster, seed)
         return cluster
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         return runner.run(main())
 
 

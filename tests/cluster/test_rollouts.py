@@ -23,7 +23,7 @@ def play(scene: Scene, seed: int = 0, *, roles: Sequence[str] = ("p-", "p-", "d-
         async with rolling_cluster(roles, seed) as rolling:
             await scene(rolling)
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         runner.run(main())
 
 

@@ -30,7 +30,7 @@ def play(
         async with routed_cluster(Shape(roles=roles), n_routers, seed) as cluster:
             await scene(cluster)
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         runner.run(main())
 
 

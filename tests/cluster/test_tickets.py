@@ -129,7 +129,7 @@ def play(seed: int) -> tuple[int, Counter[str]]:
                 assert isinstance(result, asyncio.CancelledError), result
             return schedule.n_killed, Counter(cluster.status().counters)
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         return runner.run(main())
 
 

@@ -32,7 +32,7 @@ def play(shape: Shape, scene: Scene, seed: int = 0) -> None:
         async with virtual_cluster(shape, seed) as cluster:
             await scene(cluster)
 
-    with virtual_time_runner() as runner:
+    with virtual_time_runner(seed) as runner:
         runner.run(main())
 
 

@@ -1,4 +1,6 @@
 import asyncio
+import random
+import secrets
 import time
 
 import pytest
@@ -65,3 +67,15 @@ def test_a_broken_link_loses_what_was_on_its_way_and_tells_both_ends() -> None:
 
 def make_pair(latency_s: float) -> tuple[MemoryLink[int, int], MemoryLink[int, int]]:
     return link_pair(latency_s)
+
+
+def test_what_is_drawn_follows_from_the_seed_alone() -> None:
+    def drawn(seed: int) -> tuple[str, int, float]:
+        with virtual_time_runner(seed):
+            return secrets.token_hex(16), secrets.randbits(63), random.random()
+
+    before = random.getstate()
+    assert drawn(1) == drawn(1)
+    assert not {*drawn(1)} & {*drawn(2)}
+    assert random.getstate() == before
+    assert secrets.token_hex(16) != drawn(1)[0]

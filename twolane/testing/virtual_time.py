@@ -6,14 +6,20 @@
 `loop.time()` starts at 0 and advances only when every task waits; then it jumps to the next timer.
 If every task waits and no timer is set, the program can never continue: `DeadlockError`.
 Code that runs on it may use neither threads nor sockets, as these run in real time.
+
+Nothing in it is left to chance: what `random` and `secrets` draw follows from a seed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
 import selectors
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 
 class DeadlockError(AssertionError):
@@ -56,6 +62,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now_s
 
 
-def virtual_time_runner() -> asyncio.Runner:
-    """An `asyncio.Runner` on a fresh `VirtualTimeLoop`."""
-    return asyncio.Runner(loop_factory=VirtualTimeLoop)
+@contextmanager
+def virtual_time_runner(seed: int = 0) -> Iterator[asyncio.Runner]:
+    """An `asyncio.Runner` on a fresh `VirtualTimeLoop`. Ids that are drawn follow from `seed`."""
+    drawn = random.Random(f"secrets {seed}")  # other numbers than those of `random`
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        with (
+            # token_hex and token_urlsafe draw by token_bytes.
+            mock.patch.multiple(secrets, token_bytes=drawn.randbytes, randbits=drawn.getrandbits),
+            asyncio.Runner(loop_factory=VirtualTimeLoop) as runner,
+        ):
+            yield runner
+    finally:
+        random.setstate(before)

@@ -99,9 +99,13 @@ class Products:
         return torch.addmm(bias, x, weight.t())
 
     def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
-        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, in FP8
-        if the next product takes FP8."""
+        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, perhaps
+        already in FP8 if the weight is."""
         units = len(weight) // 2
+        if isinstance(x, Fp8Rows):
+            config = self._config(x.values, units, gated=True)
+            if config is not None:
+                return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
         if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
             config = None if self._is_for_gemv(x, fp8=False) else self._config(x, units, gated=True)
             if config is not None:

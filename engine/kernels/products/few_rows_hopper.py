@@ -164,7 +164,7 @@ def _multiply(
             if SCALED:
                 low, high = scale(
                     low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
-                    HALF, ROWS, PAIR, LAYOUT,
+                    HALF, ROWS, PAIR, GATED, LAYOUT,
                 )  # fmt: skip
             finish(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,

@@ -63,18 +63,20 @@ def test_products_match_float64_at_odd_shapes(
 
 
 @pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 3)])
-@pytest.mark.parametrize("pair", [False, True])
-def test_sums_of_scaled_rows_and_weights_are_scaled(split: bool, programs: int, pair: bool) -> None:
-    """By each row's and each output's own scale, before the bias; the double takes float32 in place
-    of FP8."""
+@pytest.mark.parametrize(("gated", "pair"), [(False, False), (False, True), (True, True)])
+def test_sums_of_scaled_rows_and_weights_are_scaled(
+    split: bool, programs: int, gated: bool, pair: bool
+) -> None:
+    """By each row's and each output's own scale, before the bias and the gate; the double takes
+    float32 in place of FP8."""
     x = Fp8Rows(torch.randn(17, 120), torch.rand(17) + 0.5)
-    weight = Fp8Rows(torch.randn(80, 120), torch.rand(80) + 0.5)
-    bias, sums = torch.randn(80), PartialSums("cpu", values=1 << 18, programs=16)
+    weight = Fp8Rows(torch.randn(80 * (1 + gated), 120) / 11, torch.rand(80 * (1 + gated)) + 0.5)
+    bias, sums = torch.randn(len(weight)), PartialSums("cpu", values=1 << 18, programs=16)
     out = torch.full((17, 80), torch.nan)
     cut = config(programs, split=split, pair=pair)
-    general_skinny(x, weight, out=out, bias=bias, sums=sums, config=cut)
+    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.dequantise().double() @ weight.dequantise().double().T + bias.double()
-    assert relative_error(out, expected) < 1e-6
+    assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
 
 
 def test_half_precision_sums_in_float32() -> None:

@@ -77,7 +77,7 @@ def test_measured_choices_come_before_guesses(
 ) -> None:
     import twolane.engine.cuda.products as module
 
-    monkeypatch.setitem(module.MEASURED, (8, 64, 40, False), None)
+    monkeypatch.setitem(module.MEASURED, (8, 64, 40, False, 4), None)
     products = module.Products(exact=False)
     x, weight = torch.randn(5, 40), torch.randn(64, 40)
     products(x, weight, None, pdl=0)

@@ -61,7 +61,7 @@ def cut(
     )
 
 
-@pytest.mark.parametrize("rows", [9, 24, 40, 80])
+@pytest.mark.parametrize("rows", [9, 24, 40, 80, 96])
 @pytest.mark.parametrize("gated", [False, True])
 def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     x = padded_empty(torch.empty(0, dtype=BF16, device="cuda"), rows, 4096)
@@ -74,7 +74,7 @@ def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     assert torch.equal(*outs)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 24, 64, 100])
+@pytest.mark.parametrize("rows", [1, 8, 24, 64, 80, 100])
 @pytest.mark.parametrize(("outer", "inner"), [(1000, 912), (6144, 4096), (4096, 14336)])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
@@ -100,7 +100,7 @@ def test_fp8_products_match_float64(
     assert not sums.counters.any(), "a merge left its counter behind"
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 70, 96, 128])
 @pytest.mark.parametrize("gated", [False, True])
 def test_products_match_float64(rows: int, gated: bool) -> None:
     """As the engine cuts them, at every padding, full and not: no tile, no chunk is whole."""

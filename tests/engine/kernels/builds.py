@@ -334,8 +334,9 @@ def cases() -> dict[str, Callable[[], None]]:
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
             for n in STREAMED_ROWS
         },
+        "streamed out 96": lambda: streamed(96, 4096, 4096),
         **{f"streamed fp8 {n}": partial(streamed_fp8, n) for n in (8, 128)},
-        **{f"streamed gated fp8 {n}": partial(streamed_fp8, n, gated=True) for n in (8, 128)},
+        **{f"streamed gated fp8 {n}": partial(streamed_fp8, n, gated=True) for n in (8, 96, 128)},
         "tall gated": lambda: gated_many_rows(
             zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)
         ),

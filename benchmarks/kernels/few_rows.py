@@ -192,9 +192,9 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
                 flush=True,
             )
             if library_us < best_us * (1 - NOISE):
-                winners.append(f"    {(pad_rows(rows), outer, inner, gated)}: None,")
+                winners.append(f"    {(pad_rows(rows), outer, inner, gated, 2)}: None,")
             elif best_us < guess_us * (1 - NOISE):
-                winners.append(f"    {(pad_rows(rows), outer, inner, gated)}: {best},")
+                winners.append(f"    {(pad_rows(rows), outer, inner, gated, 2)}: {best},")
             found += search.rows
         del weights
         torch.cuda.empty_cache()

@@ -18,19 +18,22 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
 # Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
-# if gated), inputs, gated. None: cuBLAS is faster.
-MEASURED: dict[tuple[int, int, int, bool], FewRowsConfig | None] = {
-    (128, 6144, 4096, False): None,
-    (128, 128_256, 4096, False): None,
-    (64, 4608, 3584, False): None,
-    (128, 4608, 3584, False): None,
-    (128, 3584, 18_944, False): FewRowsConfig(
+# if gated), inputs, gated, bytes of a value. None: cuBLAS is faster.
+MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
+    (128, 6144, 4096, False, 2): None,
+    (128, 128_256, 4096, False, 2): None,
+    (64, 4608, 3584, False, 2): None,
+    (128, 4608, 3584, False, 2): None,
+    (128, 3584, 18_944, False, 2): FewRowsConfig(
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
+    ),
+    (128, 4096, 14_336, False, 1): FewRowsConfig(
+        half=64, pair=False, block_in=128, stages=8, split=True, programs=128
     ),
 }
 # Rows per tile in exact mode: 128 is the reference, since cuBLAS does not split K there.
@@ -99,9 +102,13 @@ class Products:
         return torch.addmm(bias, x, weight.t())
 
     def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
-        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, in FP8
-        if the next product takes FP8."""
+        """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, perhaps
+        already in FP8 if the weight is."""
         units = len(weight) // 2
+        if isinstance(x, Fp8Rows):
+            config = self._config(x.values, units, gated=True)
+            if config is not None:
+                return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
         if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
             config = None if self._is_for_gemv(x, fp8=False) else self._config(x, units, gated=True)
             if config is not None:
@@ -153,19 +160,18 @@ class Products:
             return None
         if inner * x.itemsize % 16 or not can_stream(x):
             return None
-        measured = (pad_rows(rows), n_out, inner, gated)
-        key = (*measured, x.itemsize)
+        key = (pad_rows(rows), n_out, inner, gated, x.itemsize)
         if key not in self._configs:
             if self._sums is None:
                 self._sums = PartialSums(x.device)
             guess = config_for(
-                *measured[:3],
+                *key[:3],
                 gated=gated,
                 cores=_cores(x.device),
                 ring_bytes=self._tuning.ring_bytes,
                 itemsize=x.itemsize,
             )
-            self._configs[key] = guess if x.dtype == FP8 else MEASURED.get(measured, guess)
+            self._configs[key] = MEASURED.get(key, guess)
         return self._configs[key]
 
     def _stream(

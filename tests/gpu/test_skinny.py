@@ -61,7 +61,7 @@ def cut(
     )
 
 
-@pytest.mark.parametrize("rows", [9, 24, 40, 80])
+@pytest.mark.parametrize("rows", [9, 24, 40, 80, 96])
 @pytest.mark.parametrize("gated", [False, True])
 def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     x = padded_empty(torch.empty(0, dtype=BF16, device="cuda"), rows, 4096)
@@ -74,28 +74,33 @@ def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     assert torch.equal(*outs)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 24, 64, 100])
+@pytest.mark.parametrize("rows", [1, 8, 24, 64, 80, 100])
 @pytest.mark.parametrize(("outer", "inner"), [(1000, 912), (6144, 4096), (4096, 14336)])
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_fp8_products_match_float64(rows: int, outer: int, inner: int, biased: bool) -> None:
+def test_fp8_products_match_float64(
+    rows: int, outer: int, inner: int, gated: bool, biased: bool
+) -> None:
     """Behind the rows are NaN."""
     x = padded_fp8(torch.empty(0, device="cuda"), rows, inner)
     x.values.as_strided((pad_rows(rows), inner), (inner, 1)).fill_(torch.nan)
     x.copy_(random(rows, inner) * torch.logspace(-3, 3, rows, device="cuda")[:, None])
-    weight = Fp8Rows.empty(outer, inner, device=torch.device("cuda"))
-    weight.copy_(random(outer, inner))
-    bias = random(outer) if biased else None
+    weight = Fp8Rows.empty(outer * (1 + gated), inner, device=torch.device("cuda"))
+    weight.copy_(random(*weight.shape) / inner**0.5)
+    bias = random(len(weight)) if biased else None
     sums, out = poisoned_sums(), torch.full((rows, outer), torch.nan, device="cuda", dtype=BF16)
-    few_rows_product(x, weight, out=out, bias=bias, sums=sums)
+    few_rows_product(x, weight, out=out, bias=bias, gated=gated, sums=sums)
     expected = x.dequantise().double() @ weight.dequantise().double().T
     if bias is not None:
         expected += bias.double()
+    if gated:
+        expected = reference_silu_mul(expected)
     errors = [relative_error(one, other) for one, other in zip(out, expected, strict=True)]
     assert max(errors) < 6e-3  # sums inside the tensor cores keep fewer bits
     assert not sums.counters.any(), "a merge left its counter behind"
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 70, 96, 128])
 @pytest.mark.parametrize("gated", [False, True])
 def test_products_match_float64(rows: int, gated: bool) -> None:
     """As the engine cuts them, at every padding, full and not: no tile, no chunk is whole."""

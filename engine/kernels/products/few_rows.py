@@ -52,7 +52,7 @@ def few_rows_product(
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
-    FP8 is not gated, and has an out of another dtype.
+    Of FP8 rows, out has another dtype.
     What follows x in its storage may be read. `weight` must not change while the stream runs: with
     `pdl` its first bytes are read before the previous kernels have ended.
 
@@ -108,7 +108,6 @@ def checked_arguments(
     row_scales = scales = sums.values  # not read
     if isinstance(x, Fp8Rows):
         assert isinstance(weight, Fp8Rows)
-        assert not gated
         row_scales, scales = x.scales, weight.scales
         assert row_scales.is_contiguous()
         assert scales.is_contiguous()

@@ -69,12 +69,15 @@ def _next(tile, chunk, done, begin, middle, end, n_chunks):
 
 @gluon.jit
 def _fetch(
-    x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
-    HALF: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
-    PAIR: gl.constexpr, GATED: gl.constexpr, PDL: gl.constexpr,
+    x, weight, boxes, lows, highs, full, free, n_out, n_tiles, n_chunks,
+    HALF: gl.constexpr, ROWS: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr,
+    SPLIT: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr, BOXES: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
-    """Load this program's chunks to shared memory, one after the other."""
-    n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + x.block_type.nbytes
+    """Load this program's chunks to shared memory, one after the other. Of the rows, the first
+    BOXES boxes: what is behind them in a stage does not matter."""
+    BOX: gl.constexpr = x.block_type.shape[0]
+    n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + BOXES * x.block_type.nbytes
     begin, middle, end = _share(n_tiles, n_chunks, SPLIT)
     early = gl.minimum(end - begin, STAGES)
     at = middle if middle < end else begin
@@ -102,7 +105,8 @@ def _fetch(
             async_load(weight, [low, column], there, lows.index(slot))
             if PAIR:
                 async_load(weight, [high, column], there, highs.index(slot))
-        async_load(x, [0, column], there, rows.index(slot))
+        for box in gl.static_range(BOXES):
+            async_load(x, [box * BOX, column], there, boxes.index(slot * (ROWS // BOX) + box))
         tile, chunk = _next(tile, chunk, done, begin, middle, end, n_chunks)
     if PDL == 2:  # early, but only after all loads are issued: memory serves them in order
         gdc_launch_dependents()
@@ -164,7 +168,7 @@ def _multiply(
             if SCALED:
                 low, high = scale(
                     low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
-                    HALF, ROWS, PAIR, LAYOUT,
+                    HALF, ROWS, PAIR, GATED, LAYOUT,
                 )  # fmt: skip
             finish(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,
@@ -197,6 +201,7 @@ def streamed_kernel(
     SCALED: gl.constexpr,
     WARPS: gl.constexpr,
     FETCH_REGISTERS: gl.constexpr,
+    BOXES: gl.constexpr,
     PDL: gl.constexpr,
 ):
     lows = gl.allocate_shared_memory(weight.dtype, [STAGES, HALF, BLOCK_IN], weight.layout)
@@ -204,6 +209,8 @@ def streamed_kernel(
     if PAIR:
         highs = gl.allocate_shared_memory(weight.dtype, [STAGES, HALF, BLOCK_IN], weight.layout)
     rows = gl.allocate_shared_memory(x.dtype, [STAGES, ROWS, BLOCK_IN], x.layout)
+    BOX: gl.constexpr = x.block_type.shape[0]
+    boxes = rows._reinterpret(x.dtype, [STAGES * ROWS // BOX, BOX, BLOCK_IN], x.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for s in gl.static_range(STAGES):
@@ -218,8 +225,8 @@ def streamed_kernel(
                 HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, WARPS, PDL,
             )),
             (_fetch, (
-                x, weight, rows, lows, highs, full, free, n_out, n_tiles, n_chunks,
-                HALF, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, PDL,
+                x, weight, boxes, lows, highs, full, free, n_out, n_tiles, n_chunks,
+                HALF, ROWS, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, BOXES, PDL,
             )),
         ],
         [1],

@@ -13,7 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
-from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, boxes_for
 from twolane.engine.kernels.products.row_padding import rows_with_padding
 
 _FETCH_REGISTERS = 24
@@ -36,9 +36,10 @@ def launch_streamed(
     """Like `few_rows_product`, which checks the arguments; `arguments`: the kernel's, after x and
     weight."""
     out, bias, sums, counters, row_scales, scales, _, n_out, *_ = arguments
+    box, boxes = boxes_for(len(x), rows_pad, chunk_bytes=config.block_in * x.itemsize)
     constants = (
         config.half, rows_pad, config.block_in, config.stages, config.split, config.pair, gated,
-        biased, scaled, config.warps, _FETCH_REGISTERS, pdl,
+        biased, scaled, config.warps, _FETCH_REGISTERS, boxes, pdl,
     )  # fmt: skip
     # All that a variant depends on; row counts, tiles and chunks are not specialised.
     variant = (
@@ -57,7 +58,7 @@ def launch_streamed(
         )
         return
     compiled = launch(streamed_kernel, grid)(
-        _descriptor(x, n_rows, rows_pad, config.block_in),
+        _descriptor(x, n_rows, box, config.block_in),
         _descriptor(weight, len(weight), config.half, config.block_in),
         *arguments,
         *constants,

@@ -16,6 +16,7 @@ MAX_ROWS = 128
 PARTIAL_VALUES = 6 << 20  # float32s of partial sums
 TILES = ((64, False), (64, True), (128, True))  # half, pair
 _LEAST_STAGES = 3
+_SWIZZLE_BYTES = 128
 # Fitted to an H200, where the choice is nearly always within 2 % of the fastest. Bytes/s:
 _READ = 4.75e12  # from memory
 _PAIRED = 37e9  # per SM, if two SMs that share a port are busy
@@ -70,6 +71,15 @@ class FewRowsConfig:
 def pad_rows(rows: int) -> int:
     """Padded rows: columns of the tensor cores' product."""
     return max(8, 1 << (rows - 1).bit_length())
+
+
+def boxes_for(rows: int, rows_pad: int, *, chunk_bytes: int) -> tuple[int, int]:
+    """How rows are loaded into a stage: (rows of a box, boxes). Padding costs time to load, so of
+    128 rows the last quarter is left out if it is none but padding. Only where boxes are contiguous
+    in shared memory: if a chunk of a row is as wide as the swizzle."""
+    if rows_pad == MAX_ROWS and rows <= MAX_ROWS * 3 // 4 and chunk_bytes == _SWIZZLE_BYTES:
+        return MAX_ROWS // 4, 3
+    return rows_pad, 1
 
 
 def stages_for(weights: int, block_in: int, rows_pad: int, ring_bytes: int = RING_BYTES) -> int:

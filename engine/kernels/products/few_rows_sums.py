@@ -49,7 +49,8 @@ def merge(
 @gluon.jit
 def scale(
     low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
-    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, LAYOUT: gl.constexpr,
+    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
+    LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """(low, high) of FP8 rows and weights, times the scales of both."""
     unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
@@ -58,7 +59,8 @@ def scale(
     low *= gl.load(scales + first_low + unit, mask=first_low + unit < n_out)[:, None]
     low *= of_row  # one factor at a time: their product would need registers for a tile
     if PAIR:
-        high *= gl.load(scales + first_high + unit, mask=first_high + unit < n_out)[:, None]
+        keep_high = first_high + unit < n_out * (2 if GATED else 1)
+        high *= gl.load(scales + first_high + unit, mask=keep_high)[:, None]
         high *= of_row
     return low, high
 

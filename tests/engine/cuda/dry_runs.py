@@ -46,7 +46,8 @@ from twolane.params import SamplingParams
 H200 = Card(cores=132, is_hopper=True)
 USUALLY = StepShapes(rows=256, tokens=8192)
 STEPS = 80
-FORGOTTEN = "llama, a class forgotten"
+EVERY_CLASS = (5, 11, 23, 47, 79, 111)  # decode rows beside a chunk, all sampled
+FORGOTTEN = {f"qwen3, {n} rows forgotten": n for n in (32, 96)}
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336,
     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -100,7 +101,7 @@ def blueprint(facts: dict[str, Any], options: dict[str, Any]) -> Blueprint:
 
 
 def random_steps(seed: int) -> Iterator[list[RowWork]]:
-    """Within what is usual: decode rows, chunks of any size, or both."""
+    """Within what is usual: decode rows, chunks of any size, or both. Then each class of rows."""
     draw = random.Random(seed)
     for _ in range(STEPS):
         n_decode = draw.choice([0, 0, 1, 2, draw.randrange(17), draw.randrange(257)])
@@ -116,6 +117,9 @@ def random_steps(seed: int) -> Iterator[list[RowWork]]:
         if work:
             draw.shuffle(work)
             yield work
+    for n in EVERY_CLASS:
+        rows = [_row(draw, i, 100, 1, 1, sample=True) for i in range(n)]
+        yield [*rows, _row(draw, n, 0, 2, 2, sample=True)]
 
 
 def _row(
@@ -225,9 +229,10 @@ def main() -> None:
         dry_run_launches(made, USUALLY, H200, lambda *arguments, **options: None)
     imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}
-    fewer = tuple(n for n in step_shapes.CLASSES if n != 32)
-    with mock.patch.object(step_shapes, "CLASSES", fewer):
-        report[FORGOTTEN] = coverage("llama")
+    for name, rows in FORGOTTEN.items():
+        fewer = tuple(n for n in step_shapes.CLASSES if n != rows)
+        with mock.patch.object(step_shapes, "CLASSES", fewer):
+            report[name] = coverage("qwen3")
     print(json.dumps({"imports_sympy": imports_sympy, "engines": report}))
 
 

@@ -60,7 +60,11 @@ def test_few_rows_of_fp8_stream_and_are_as_the_librarys(streaming: list[int]) ->
         expected = x.dequantise().double() @ weight.dequantise().double().T
         got = products(x, weight, None, pdl=0)
         assert torch.allclose(got.double(), expected, atol=1e-3), n
-    assert streaming == [1, 17]
+        if n <= STREAMED_ROWS:
+            gated = products.gated(x, weight, None, pdl=0)
+            assert isinstance(gated, torch.Tensor), "rounded by the next product"
+            assert torch.allclose(gated.double(), reference_silu_mul(expected), atol=1e-3), n
+    assert streaming == [1, 1, 17, 17]
 
 
 def wide_fp8(rows: int, width: int) -> Fp8Rows:
@@ -73,7 +77,7 @@ def test_measured_choices_come_before_guesses(
 ) -> None:
     import twolane.engine.cuda.products as module
 
-    monkeypatch.setitem(module.MEASURED, (8, 64, 40, False), None)
+    monkeypatch.setitem(module.MEASURED, (8, 64, 40, False, 4), None)
     products = module.Products(exact=False)
     x, weight = torch.randn(5, 40), torch.randn(64, 40)
     products(x, weight, None, pdl=0)

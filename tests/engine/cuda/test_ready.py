@@ -35,7 +35,6 @@ from twolane.engine.kernels.compile_ahead import CompileAhead
 from twolane.engine.kernels.launch import Take
 
 ROOT = Path(__file__).parents[3]
-FORGOTTEN = "llama, a class forgotten"
 
 
 def dry_runs(*arguments: str) -> dict[str, Any]:
@@ -57,10 +56,10 @@ def test_random_steps_ask_for_no_kernel_that_dry_runs_miss() -> None:
     # As some of torch's rules for `meta` do: half a second, before the first kernel is known.
     assert not found["imports_sympy"]
     report = found["engines"]
-    forgotten = report.pop(FORGOTTEN)
+    forgotten = [report.pop(name) for name in [*report] if "forgotten" in name]
     assert len(report) > 10
     assert {name: found["missing"] for name, found in report.items() if found["missing"]} == {}
-    assert forgotten["missing"], "this test could not fail"
+    assert [bool(one["missing"]) for one in forgotten] == [True, True], "this test could not fail"
     # Nothing is compiled in vain, but what few random steps do not happen to meet.
     assert all(found["never_asked"] < found["covered"] / 3 for found in report.values())
 

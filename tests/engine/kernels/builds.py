@@ -228,11 +228,11 @@ def cases() -> dict[str, Callable[[], None]]:
             pdl=True,
         )  # fmt: skip
 
-    def streamed_fp8(n: int) -> None:
-        cut = cut_for(n, 28672, 4096, itemsize=1)
+    def streamed_fp8(n: int, *, gated: bool = False) -> None:
+        cut = cut_for(n, 14336 if gated else 28672, 4096, gated=gated, itemsize=1)
         few_rows_product(
-            small(n, 4096), small(128, 4096), out=zeros(n, 128), sums=sums,
-            config=replace(cut, programs=2), pdl=True,
+            small(n, 4096), small(128 * (1 + gated), 4096), out=zeros(n, 128), sums=sums,
+            gated=gated, config=replace(cut, programs=2), pdl=True,
         )  # fmt: skip
 
     def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
@@ -334,7 +334,9 @@ def cases() -> dict[str, Callable[[], None]]:
             f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
             for n in STREAMED_ROWS
         },
+        "streamed out 96": lambda: streamed(96, 4096, 4096),
         **{f"streamed fp8 {n}": partial(streamed_fp8, n) for n in (8, 128)},
+        **{f"streamed gated fp8 {n}": partial(streamed_fp8, n, gated=True) for n in (8, 96, 128)},
         "tall gated": lambda: gated_many_rows(
             zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)
         ),

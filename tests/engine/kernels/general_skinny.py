@@ -194,8 +194,8 @@ def general_kernel(
                     scales + first_low + unit, mask=first_low + unit < n_out, other=0.0
                 )
                 if PAIR:
-                    at = first_high + unit
-                    high *= of_row * tl.load(scales + at, mask=at < n_out, other=0.0)
+                    at, keep = first_high + unit, n_out * (2 if GATED else 1)
+                    high *= of_row * tl.load(scales + at, mask=at < keep, other=0.0)
             _store(
                 low, high, first_low, first_high, out, bias, n_rows, n_out,
                 HALF, ROWS, PAIR, GATED, BIASED,

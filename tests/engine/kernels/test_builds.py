@@ -112,7 +112,7 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
     built: Facts,
 ) -> None:
     streamed = of(built, "streamed")
-    assert len(streamed) == 14
+    assert len(streamed) == 18
     for fact in streamed:
         assert fact["wgmma"] > 0, fact
         assert fact["mma"] == 0, fact
@@ -121,6 +121,8 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
         assert fact["shared_bytes"] <= 215 * 1024, fact
         assert fact["registers"] <= 136, fact
     assert all(fact["tensor_copies"] >= 5 for fact in of(built, "streamed gated"))  # and of ups
+    (boxes,), (box,) = built["streamed out 96"], built["streamed out 128"]
+    assert boxes["tensor_copies"] == box["tensor_copies"] + 2  # rows in three boxes
 
 
 def test_products_of_many_rows_bring_and_take_all_by_tensor_copies(built: Facts) -> None:

@@ -17,6 +17,7 @@ from twolane.engine.kernels.products.few_rows_plan import (
     PARTIAL_VALUES,
     RING_BYTES,
     FewRowsConfig,
+    boxes_for,
     candidates,
     config_for,
     pad_rows,
@@ -63,18 +64,20 @@ def test_products_match_float64_at_odd_shapes(
 
 
 @pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 3)])
-@pytest.mark.parametrize("pair", [False, True])
-def test_sums_of_scaled_rows_and_weights_are_scaled(split: bool, programs: int, pair: bool) -> None:
-    """By each row's and each output's own scale, before the bias; the double takes float32 in place
-    of FP8."""
+@pytest.mark.parametrize(("gated", "pair"), [(False, False), (False, True), (True, True)])
+def test_sums_of_scaled_rows_and_weights_are_scaled(
+    split: bool, programs: int, gated: bool, pair: bool
+) -> None:
+    """By each row's and each output's own scale, before the bias and the gate; the double takes
+    float32 in place of FP8."""
     x = Fp8Rows(torch.randn(17, 120), torch.rand(17) + 0.5)
-    weight = Fp8Rows(torch.randn(80, 120), torch.rand(80) + 0.5)
-    bias, sums = torch.randn(80), PartialSums("cpu", values=1 << 18, programs=16)
+    weight = Fp8Rows(torch.randn(80 * (1 + gated), 120) / 11, torch.rand(80 * (1 + gated)) + 0.5)
+    bias, sums = torch.randn(len(weight)), PartialSums("cpu", values=1 << 18, programs=16)
     out = torch.full((17, 80), torch.nan)
     cut = config(programs, split=split, pair=pair)
-    general_skinny(x, weight, out=out, bias=bias, sums=sums, config=cut)
+    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.dequantise().double() @ weight.dequantise().double().T + bias.double()
-    assert relative_error(out, expected) < 1e-6
+    assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
 
 
 def test_half_precision_sums_in_float32() -> None:
@@ -151,6 +154,22 @@ def test_rows_without_padding_are_read_alone() -> None:
     assert rows_with_padding(torch.empty(5, 16), 8) == 5
     assert rows_with_padding(torch.empty(9, 16)[2:7], 8) == 7
     assert rows_with_padding(torch.empty(6, 32)[:5, 16:], 8) == 6
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 65, 80, 96, 97, 128])
+@pytest.mark.parametrize("itemsize", [1, 2])
+def test_every_row_is_in_a_box_and_of_padding_less_than_a_box(rows: int, itemsize: int) -> None:
+    """Several boxes lie one behind the other only as wide as the swizzle."""
+    for wide in (128, 256):
+        box, boxes = boxes_for(rows, pad_rows(rows), chunk_bytes=wide)
+        assert rows <= box * boxes <= pad_rows(rows)
+        assert pad_rows(rows) % box == 0
+        assert boxes == 1 or (wide == 128 and box * (boxes - 1) < rows)
+        assert boxes == (3 if wide == 128 and 64 < rows <= 96 else 1)
+    for shape in SHAPES:
+        outer, inner, gated = shape
+        cut = config_for(rows, outer, inner, gated=gated, itemsize=itemsize)
+        assert rows <= 64 or cut.block_in * itemsize == 128, "where it was measured"
 
 
 def test_a_second_launch_of_a_variant_goes_to_its_compiled_kernel_with_the_same_arguments(

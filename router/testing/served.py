@@ -56,7 +56,7 @@ async def serve_cluster(
         for worker_id in worker_ids:
             gate = server_config.credentials.gate(worker_id, "127.0.0.1", "--host")
             server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
-            stack.push_async_callback(server.stop, 0.2)
+            stack.push_async_callback(server.stop, None)
             servicer = _Servicer()
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
             port = server_config.credentials.bind(server, "127.0.0.1", 0, "--port")

@@ -147,7 +147,11 @@ async def test_what_cannot_go_on_is_refused_by_header(
     async with http_cluster() as (client, _, _):
         response = await client.post(PATH, json={**IDS, **fields}, headers=headers)
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
-        unknown = {"x-twolane-resume": f"{'0' * 32}:{'0' * 32}"}
+
+
+async def test_an_answer_that_nobody_has_is_unknown() -> None:
+    unknown = {"x-twolane-resume": f"{'0' * 32}:{'0' * 32}"}
+    async with http_cluster() as (client, _, _):
         assert (await client.post(PATH, json=IDS, headers=unknown)).status_code == 404
 
 

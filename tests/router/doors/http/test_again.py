@@ -12,11 +12,12 @@ import pytest
 from tests.router.http.asking import CHAT_PATH, PATH, http_cluster
 from twolane.router.config import DispatchConfig, RouterConfig
 from twolane.router.doors.server import RouterServer
+from twolane.router.testing.served import SETTLED
 from twolane.router.text.codec import TextCodec
 
 TEXT = "naïve café, 日本語のテキスト, Ελληνικά, 🙂🙃: once upon a time there was a fox. "
 # A machine that stalls does not keep a router from finding a row.
-PATIENT = RouterConfig(dispatch=DispatchConfig(find_wait_s=60.0))
+PATIENT = RouterConfig(dispatch=DispatchConfig(find_wait_s=60.0), membership=SETTLED)
 SLOW: dict[str, Any] = {"config": PATIENT, "step_s": 0.02}
 ECHO: dict[str, Any] = {"config": PATIENT, "echoes": True, "step_s": 0.005}
 IDS: dict[str, Any] = {"prompt": [1, 2, 3], "max_tokens": 40, "temperature": 0}

@@ -106,7 +106,7 @@ lint: $(INSTALLED) proto-drift
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	cd proto && ../$(BIN)/buf lint
-	$(BIN)/mypy $(PACKAGES) tests
+	$(BIN)/mypy -n 2 $(PACKAGES) tests
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -10,9 +10,10 @@ Threads of torch give their core away while they wait for each other: more tests
 cores.
 """
 
+import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ def _is_of_this_loop(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("asyncio").addFilter(_is_of_this_loop)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests are not garbage: looking for it takes a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

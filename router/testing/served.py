@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from twolane.router.config import RouterConfig, ServerConfig
+from twolane.router.config import MembershipConfig, RouterConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.members.dialer import GrpcDialer
 from twolane.router.requests.traces import NO_TRACES, Traces
@@ -20,6 +20,9 @@ from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
 from twolane.rpc.link import GrpcLink
 from twolane.security.key_file import KeyFile
 from twolane.v1 import worker_pb2, worker_pb2_grpc
+
+# All workers have announced themselves before a client calls: nobody waits two seconds for others.
+SETTLED = MembershipConfig(announce_interval_s=0.05)
 
 
 class _Servicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -45,7 +48,7 @@ async def serve_cluster(
 ) -> AsyncIterator[tuple[RouterServer, ScriptedCluster]]:
     """Serve a router and its workers on this event loop, each at its own port."""
     cluster = ScriptedCluster()
-    config = config or RouterConfig()
+    config = config or RouterConfig(membership=SETTLED)
     server_config = server_config or ServerConfig(stop_grace_s=0.2, metrics_port=None)
     async with AsyncExitStack() as stack:
         dialer = await stack.enter_async_context(GrpcDialer(server_config.credentials))
@@ -56,7 +59,7 @@ async def serve_cluster(
         for worker_id in worker_ids:
             gate = server_config.credentials.gate(worker_id, "127.0.0.1", "--host")
             server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
-            stack.push_async_callback(server.stop, 0.2)
+            stack.push_async_callback(server.stop, None)
             servicer = _Servicer()
             worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
             port = server_config.credentials.bind(server, "127.0.0.1", 0, "--port")

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from twolane.aclient import AsyncClient
-from twolane.router.config import HttpConfig, ServerConfig
+from twolane.router.config import HttpConfig, RouterConfig, ServerConfig
 from twolane.router.testing.client import ask, message
 from twolane.router.testing.served import serve_cluster
 from twolane.rpc.secret import shown
@@ -34,7 +34,7 @@ async def raw_call(channel: Any, method: str, raw: bytes) -> Any:
 
 async def test_announce_of_nonsense_is_refused_and_a_good_one_is_told_the_interval() -> None:
     async with (
-        serve_cluster(server_config=CONFIG) as (server, cluster),
+        serve_cluster(config=RouterConfig(), server_config=CONFIG) as (server, cluster),
         grpc.aio.insecure_channel(server.worker_address) as worker_channel,
     ):
         metadata = shown(CONFIG.credentials.secret)

@@ -110,7 +110,7 @@ async def test_resume_needs_a_valid_key_and_finds_no_answer_of_another_tenant(
     tmp_path: Path,
 ) -> None:
     generate = inference_pb2.GenerateRequest(token_ids=inference_pb2.TokenIds(ids=[1]))
-    generate.sampling.max_tokens = 200
+    generate.sampling.max_tokens = 100
     async with doors(tmp_path) as at, grpc.aio.insecure_channel(at.server.address) as channel:
         door = inference_pb2_grpc.InferenceServiceStub(channel)
         running = door.Generate(generate, metadata=[("authorization", f"Bearer {at.red}")])

@@ -17,7 +17,7 @@ from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
-from twolane.router.testing.served import serve_cluster
+from twolane.router.testing.served import SETTLED, serve_cluster
 from twolane.v1 import inference_pb2_grpc, worker_pb2
 
 CONFIG = ServerConfig(stop_grace_s=60.0, metrics_port=None, http=None, shares_ports=True)
@@ -45,7 +45,8 @@ async def stopping_router() -> AsyncIterator[tuple[AsyncClient, asyncio.Event]]:
             await stop.wait()
             await first.__aexit__(None, None, None)
 
-        at, config = replace(CONFIG, port=first.port), RouterConfig(router_id="router-1")
+        at = replace(CONFIG, port=first.port)
+        config = RouterConfig(router_id="router-1", membership=SETTLED)
         async with serve_cluster("p1", "d1", config=config, server_config=at) as (second, _):
             first.router.known.hear(
                 [second.router.address], asyncio.get_running_loop().time() + HEARD_S

@@ -12,11 +12,12 @@ import pytest
 from tests.router.http.asking import CHAT_PATH, PATH, http_cluster
 from twolane.router.config import DispatchConfig, RouterConfig
 from twolane.router.doors.server import RouterServer
+from twolane.router.testing.served import SETTLED
 from twolane.router.text.codec import TextCodec
 
 TEXT = "naïve café, 日本語のテキスト, Ελληνικά, 🙂🙃: once upon a time there was a fox. "
 # A machine that stalls does not keep a router from finding a row.
-PATIENT = RouterConfig(dispatch=DispatchConfig(find_wait_s=60.0))
+PATIENT = RouterConfig(dispatch=DispatchConfig(find_wait_s=60.0), membership=SETTLED)
 SLOW: dict[str, Any] = {"config": PATIENT, "step_s": 0.02}
 ECHO: dict[str, Any] = {"config": PATIENT, "echoes": True, "step_s": 0.005}
 IDS: dict[str, Any] = {"prompt": [1, 2, 3], "max_tokens": 40, "temperature": 0}
@@ -147,7 +148,11 @@ async def test_what_cannot_go_on_is_refused_by_header(
     async with http_cluster() as (client, _, _):
         response = await client.post(PATH, json={**IDS, **fields}, headers=headers)
         assert (response.status_code, response.json()["error"]["param"]) == (400, param)
-        unknown = {"x-twolane-resume": f"{'0' * 32}:{'0' * 32}"}
+
+
+async def test_an_answer_that_nobody_has_is_unknown() -> None:
+    unknown = {"x-twolane-resume": f"{'0' * 32}:{'0' * 32}"}
+    async with http_cluster() as (client, _, _):
         assert (await client.post(PATH, json=IDS, headers=unknown)).status_code == 404
 
 

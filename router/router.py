@@ -395,6 +395,6 @@ class Router:
         while True:
             self._dispatcher.tick(self._loop.time(), late_s)
             self._sessions.close_gone(self._dispatcher.members)
-            self._deliveries.end_unread(self._loop.time())
+            self._deliveries.end_unread(self._loop.time(), late_s)
             self._flush()
             late_s = await own_pause.sleep(self.config.tick_s)

@@ -281,6 +281,19 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
     play(script, TWO_BY_TWO)
 
 
+def test_scripted_worker_that_was_reported_dead_is_refused_and_beats_on() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+        epoch = cluster.workers["p1"].epoch
+        router.operations.report_gone(epoch)
+        await asyncio.sleep(2.5)
+        assert errors == []
+        assert {w.worker.epoch: w.state for w in router.status().workers}[epoch] == "gone"
+
+    play(script, TWO_BY_TWO)
+
+
 def test_cancel_reaches_a_worker_whose_session_is_cut_as_soon_as_it_is_back() -> None:
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         task = asyncio.create_task(ask(router, message(PROMPT, request_id="r", max_tokens=N)))

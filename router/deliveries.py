@@ -199,8 +199,10 @@ class Deliveries:
         else:
             self._end(request.job.submission_id, CancelledError("the client left"))
 
-    def end_unread(self, now: float) -> None:
-        """End answers that their clients do not read. A client that reads later gets the reason."""
+    def end_unread(self, now: float, late_s: float = 0.0) -> None:
+        """End answers that their clients do not read. A client that reads later gets the reason.
+        `late_s`: by how much this call is later than it should be."""
+        self.readers.excuse(late_s, now)
         for request, reason in self.readers.cut(now):
             log.info("request %s ends: %s", request.job.request_id, reason.message)
             if not request.is_over:

@@ -321,10 +321,11 @@ class Router:
         self._flush()
 
     def _check_open(self, *, is_late: bool = False) -> None:
-        has_others = len(self.known.client_doors()) > 1
+        others = self.known.client_doors()[:-1]
         with self.refusals.noting():
-            if self._has_ended or (self._is_stopping and not (is_late and has_others)):
-                raise UnavailableError("the router is stopping")
+            if self._has_ended or (self._is_stopping and not (is_late and others)):
+                metadata = {"another": others[0]} if others else None
+                raise UnavailableError("the router is stopping", metadata=metadata)
 
     async def _admit(
         self,
@@ -374,8 +375,7 @@ class Router:
         return self._text.detokenizer(job.token_ids) if self._text else None
 
     def _flush(self) -> None:
-        """Act on the dispatcher's decisions, once for all inputs of this iteration of the event
-        loop."""
+        """Act on the dispatcher's decisions, once for all inputs of this turn of the event loop."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_now)
@@ -395,6 +395,6 @@ class Router:
         while True:
             self._dispatcher.tick(self._loop.time(), late_s)
             self._sessions.close_gone(self._dispatcher.members)
-            self._deliveries.end_unread(self._loop.time())
+            self._deliveries.end_unread(self._loop.time(), late_s)
             self._flush()
             late_s = await own_pause.sleep(self.config.tick_s)

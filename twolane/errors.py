@@ -161,7 +161,8 @@ class CancelledError(TwolaneError):
 
 
 class UnavailableError(TwolaneError):
-    """The request cannot be served now (no worker, connection lost). Retrying may help."""
+    """The request cannot be served now (no worker, connection lost). Retrying may help. If a router
+    is stopping and knows others, `metadata["another"]` is host:port of one."""
 
     reason = "UNAVAILABLE"
 

@@ -56,7 +56,10 @@ class Switch:
             if link.state is HostState.OFF:
                 return
             if not host.fence_command:
-                raise NotProvenError(f"{host.name} silent; no fence command")
+                raise NotProvenError(
+                    f"{host.name} silent; no fence command: if you have seen that it is off, say "
+                    f"twolane fence --host {host.name} --i-saw-it-off"
+                )
             code = await run_fence_command(host, self._config.fence_command_s)
             if code:  # guard: fence command
                 raise NotProvenError(f"{host.name} silent; its fence command exited with {code}")

@@ -49,6 +49,14 @@ class Readers:
         self._writes.pop(request, None)
         self._cut.pop(request, None)
 
+    def excuse(self, late_s: float, now: float) -> None:
+        """Take those seconds off the pending writes, if this router comes back after so many that
+        it may take its own pause for its clients': what they have read is still to be noticed."""
+        if late_s <= self._config.pause_s / 2:
+            return
+        for write in self._writes.values():
+            write.began = min(now, write.began + late_s)
+
     def cut(self, now: float) -> list[tuple[Request, CancelledError]]:
         """The requests that must end now because their clients do not read, each with its error."""
         cut = []

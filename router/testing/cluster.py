@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from twolane.router.members.membership import NameTakenError
+from twolane.router.members.membership import NameTakenError, RetiredEpochError
 from twolane.router.testing.rows import ScriptedRow
 from twolane.router.testing.worker import DECODE, PREFILL, ScriptedWorker
 from twolane.rpc.link import Link, LinkBrokenError
@@ -43,8 +43,9 @@ class ScriptedCluster:
 
     def announce(self, worker: ScriptedWorker) -> None:
         if self.router_announce is not None and self.peer(worker.address) is worker:
-            # refused while the router takes the former incarnation for alive; repeated every second
-            with contextlib.suppress(NameTakenError):
+            # refused while the router takes the former incarnation for alive, or for good once this
+            # one was reported dead; repeated every second
+            with contextlib.suppress(NameTakenError, RetiredEpochError):
                 self.router_announce(worker.announce())
 
     def peer(self, address: worker_pb2.WorkerAddress) -> ScriptedWorker | None:

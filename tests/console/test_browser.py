@@ -8,6 +8,13 @@ from tests.console.conftest import address
 from tests.console.looking import load, page_of, wait_alive
 from twolane.testing.local import LocalCluster
 
+# Whether the list of requests is drawn anew, as when news come.
+REDRAWN = """() => {
+  const row = document.querySelector("#requests tr");
+  document.getElementById("show-running").click();
+  return row !== document.querySelector("#requests tr");
+}"""
+
 
 def test_it_is_clicked_through_while_a_worker_is_killed(
     browser: Any, cluster: LocalCluster
@@ -42,6 +49,13 @@ def test_it_is_clicked_through_while_a_worker_is_killed(
         page.click("#trace-close")
         page.wait_for_selector("#trace", state="hidden")
         page.click("#show-running")
+        for end in ("contextmenu", "blur"):  # no pointer that goes up may come after these
+            page.hover("#requests")
+            page.mouse.down()
+            assert not page.evaluate(REDRAWN), "the row that is pressed would get no click"
+            page.evaluate("end => dispatchEvent(new Event(end))", end)
+            assert page.evaluate(REDRAWN), f"the press has not ended with {end}"
+            page.mouse.up()
 
         cluster.wait_for("started", "decode-0", after=n_events, timeout_s=60)
         wait_alive(page, 3)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from argparse import ArgumentParser
 from functools import partial
 
 import pytest
@@ -28,7 +29,13 @@ PACKAGES = (
 _MARK = re.compile(r"^\s*(?P<code>\S.*?)\s+# guard: (?P<names>.+)$")
 
 
-def main(wanted: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    says = str(__doc__).splitlines()[0]
+    parser = ArgumentParser(prog="python -m tests.mutants", description=says)
+    parser.add_argument("guard", nargs="*", help="of `# guard: NAME`; without one: all guards")
+    wanted: list[str] = parser.parse_args(arguments).guard
+    if unknown := {*wanted} - {m.guard for m in MUTANTS}:
+        parser.error(f"no mutant of {', '.join(sorted(unknown))}")
     mutants = [m for m in MUTANTS if not wanted or m.guard in wanted]
     known = {test for m in mutants for test in m.tests}
     return work_on_tests(known, partial(try_all, wanted, mutants))
@@ -57,8 +64,6 @@ def audit() -> list[str]:
 
 def try_all(wanted: list[str], mutants: list[Mutant], tests: Tests, code: LiveCode) -> list[str]:
     complaints = [] if wanted else audit()
-    if not mutants:
-        complaints.append(f"no mutant of {', '.join(wanted)}")
     trials = []
     for mutant in mutants:
         text = mutated(mutant)

@@ -12,6 +12,7 @@ survives stays out, and `make check` says so: write a test, or give a reason und
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -28,15 +29,20 @@ Choice = Callable[[Site, set[str]], list[str]]  # of tests, the first to be trie
 
 
 def main(arguments: list[str]) -> int:
-    mode = arguments.pop(0) if arguments and arguments[0].startswith("--") else ""
-    files = [] if mode == "--with" else arguments
+    says = str(__doc__).splitlines()[0]
+    parser = ArgumentParser(prog="python -m tests.mutants.trials", description=says)
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--hunt", action="store_true", help="for those that have no test yet")
+    modes.add_argument("--with", nargs="+", metavar="TESTS", dest="tests", help="among these alone")
+    wanted = parser.parse_args(arguments)
     record = read_record()
-    sites = [site for site in all_sites() if not files or site.file in files]
-    if mode == "--hunt":
+    sites = [site for site in all_sites() if not wanted.files or site.file in wanted.files]
+    if wanted.hunt:
         visits = Visits()
         return work_on_tests(visits.files, partial(hunt, sites, record, visits.tests_of))
-    if mode == "--with":
-        return work_on_tests(arguments, partial(hunt, sites, record, None))
+    if wanted.tests:
+        return work_on_tests(wanted.tests, partial(hunt, sites, record, None))
     known = [record.killed[site.key] for site in sites if site.key in record.killed]
     return work_on_tests(known, partial(retry, sites, record))
 

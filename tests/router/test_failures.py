@@ -48,11 +48,14 @@ def test_missing_token_is_asked_for_again() -> None:
         return False
 
     def check(router: Router, cluster: ScriptedCluster) -> None:
-        assert counters(router)["dropped.gap"] >= 1
+        assert 1 < counters(router)["dropped.gap"] < 10, "those that come before the answer"
+        asked = [c for c in cluster.workers["d0"].commands if c.HasField("attach")]
+        assert len(asked) == 1
         assert counters(router)["attempts"] == 1
         assert lost
 
-    scenario(0.001, lambda r, c, p, d: None, ("p0", "d0"), knobs={"loses": lose_one}, check=check)
+    knobs = {"loses": lose_one, "step_s": 0.0002}
+    scenario(0.001, lambda r, c, p, d: None, ("p0", "d0"), knobs=knobs, check=check)
 
 
 def test_token_that_stays_missing_fails_the_attempt_after_a_second() -> None:
@@ -277,6 +280,19 @@ def test_launchers_proof_is_passed_on_to_every_worker() -> None:
             router.announce(dead.announce())
         states = {w.worker.worker_id: w.state for w in router.status().workers}
         assert states["p1"] == "gone", "a proven death is final"
+
+    play(script, TWO_BY_TWO)
+
+
+def test_scripted_worker_that_was_reported_dead_is_refused_and_beats_on() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told))
+        epoch = cluster.workers["p1"].epoch
+        router.operations.report_gone(epoch)
+        await asyncio.sleep(2.5)
+        assert errors == []
+        assert {w.worker.epoch: w.state for w in router.status().workers}[epoch] == "gone"
 
     play(script, TWO_BY_TWO)
 

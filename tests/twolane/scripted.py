@@ -171,6 +171,7 @@ class ScriptedDoor(ScriptedAdmin):
         self, request: cluster_pb2.GetClusterStatusRequest, context: Context
     ) -> cluster_pb2.GetClusterStatusResponse:
         if request.without_requests:
+            self.n_looks += 1
             return TOP
         worker = cluster_pb2.WorkerStatus(
             worker=worker_pb2.WorkerAddress(worker_id="decode-0", epoch=EPOCH, endpoint="h:1"),

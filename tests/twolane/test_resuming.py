@@ -14,6 +14,7 @@ from twolane.aclient import AsyncClient
 from twolane.calls import resuming
 from twolane.calls.resuming import LOST_S
 from twolane.errors import DeadlineError, InternalError, UnavailableError
+from twolane.rpc.errors import end_call
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
 N_TOKENS = 8
@@ -34,6 +35,7 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
         self.routers: list[str] = []  # as it announces them
         self.breaks_after: int | None = None
         self.n_lost = 0  # so many of the next Generates, before they begin
+        self.stops_for = ""  # the router that it names, as one that stops
         self.moves_after: int | None = None
         self.knows_resume = True
         self.resumes_well = False  # whether a Resume ends what made it break
@@ -49,6 +51,10 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.generates.append(request)
+        if self.stops_for:
+            named = {"another": self.stops_for}
+            await end_call(context, UnavailableError("the router is stopping", metadata=named))
+            return
         self.n_lost -= 1
         if self.breaks_after == -1 or self.n_lost >= 0:
             await context.abort(C.UNAVAILABLE, "Socket closed")
@@ -230,6 +236,15 @@ async def test_where_there_is_one_router_its_loss_is_told_at_once() -> None:
         with pytest.raises(UnavailableError, match="after 3 tokens; send the request again"):
             await client.generate(token_ids=[1])
         assert not one.resumes
+
+
+async def test_the_only_known_router_names_another_as_it_stops() -> None:
+    async with two_routers() as (_, one, other), AsyncClient(one.address) as client:
+        one.routers = [one.address]
+        await check_whole(client)
+        one.stops_for = other.address
+        await check_whole(client, request_id="mine")
+        assert [request.request_id for request in other.generates] == ["mine"]
 
 
 async def test_a_router_that_has_just_started_does_not_pass_for_the_only_one() -> None:

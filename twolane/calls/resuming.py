@@ -21,6 +21,7 @@ from twolane.calls.door import Doors
 from twolane.calls.multiplexed import Call, Messages
 from twolane.calls.trace_headers import trace_headers
 from twolane.errors import InternalError
+from twolane.rpc.errors import from_rpc_error
 from twolane.v1 import inference_pb2
 
 LOST_S = 30.0  # how long an answer may be without a router
@@ -135,6 +136,8 @@ class ResumingCall:
         since."""
         if error is not None:
             self._door.avoid()
+            if another := from_rpc_error(error).metadata.get("another"):
+                self._doors.learn([self._door.target.endpoint, another])
             is_fresh = self._is_fresh and not _is_refused(error)
             if not is_fresh and not await self._doors.may_go_on():
                 raise error

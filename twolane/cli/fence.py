@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from twolane.cli.controller import ControllerClient, NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
 from twolane.cli.ops.epochs import epoch_of
+from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
 from twolane.v1 import acts_pb2
 
@@ -74,7 +76,7 @@ def fence(
         )
         done = change(
             admin, "KillWorker", request, yes=yes, as_json=as_json, within_s=SLOW_S,
-            nothing=f"{worker_id} does not run",
+            nothing=f"{worker_id} does not run", left=partial(until_ended, admin, worker_id),
         )  # fmt: skip
     print_proof(done, as_json=as_json)
 

@@ -254,7 +254,8 @@ async def test_silent_host_without_fence_command_proves_nothing(hosts: Hosts) ->
         handle = await launcher.start(spec("a"))
         await hosts.lose("a", launcher)
         waiting = asyncio.create_task(launcher.wait_exit(handle))
-        with pytest.raises(NotProvenError, match=r"^a silent; no fence command$"):
+        why = r"^a silent; no fence command: .* twolane fence --host a --i-saw-it-off$"
+        with pytest.raises(NotProvenError, match=why):
             await launcher.fence(handle)
         assert not waiting.done()
         (lost,) = [host for host in launcher.hosts() if host.name == "a"]

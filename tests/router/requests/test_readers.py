@@ -12,6 +12,7 @@ import pytest
 
 from tests import h2
 from tests.router.freed import until_free
+from tests.router.members.test_own_pause import stop_for
 from twolane.errors import CancelledError
 from twolane.router.config import ReadersConfig, RouterConfig, ServerConfig
 from twolane.router.router import Router
@@ -78,6 +79,21 @@ def test_a_client_that_reads_slowly_gets_all_of_its_answer() -> None:
             assert await read_slowly(answer, 0.9) == expected_answer([1], 1900)
 
     play(script, config=config(unread_bytes=1000, unread_s=1.5))
+
+
+@pytest.mark.parametrize(("paused_s", "is_cut"), [(0.45, True), (2.0, False), (40.0, False)])
+def test_a_pause_of_the_router_is_none_of_its_clients(paused_s: float, is_cut: bool) -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        async with aclosing(router.generate(LONG)) as answer:
+            await anext(answer)
+            await asyncio.sleep(0.7)
+            stop_for(paused_s)
+            await asyncio.sleep(0.06)  # it has looked at its readers since
+            assert bool(router.status().requests) is not is_cut
+            await asyncio.sleep(0.4)
+            assert not router.status().requests, "it has read nothing since, either"
+
+    play(script, config=config(unread_bytes=1000))
 
 
 def test_an_answer_that_is_complete_is_not_kept_for_a_client_that_does_not_read_it() -> None:

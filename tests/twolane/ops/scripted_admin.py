@@ -190,9 +190,11 @@ TOP = cluster_pb2.GetClusterStatusResponse(
 
 
 class ScriptedAdmin(ScriptedSettings, ScriptedScaler, ScriptedRollout):
-    """The looks. `is_broken`: a worker's tables are off."""
+    """The looks. `is_broken`: a worker's tables are off. A worker is killed after `kill_looks` more
+    at the status without requests, which are counted."""
 
     is_broken = False
+    kill_looks = n_looks = 0
     logs: Iterator[acts_pb2.ReadLogResponse] | None = None  # answers, one by one
 
     async def ListRequests(
@@ -292,6 +294,9 @@ class ScriptedAdmin(ScriptedSettings, ScriptedScaler, ScriptedRollout):
     async def KillWorker(
         self, request: acts_pb2.KillWorkerRequest, context: Context
     ) -> acts_pb2.ActResponse:
+        until = self.n_looks + self.kill_looks
+        while self.n_looks < until:
+            await asyncio.sleep(0.005)
         again = "and" if request.may_restart else "not"
         change = acts_pb2.Change(
             subject=request.worker_id,

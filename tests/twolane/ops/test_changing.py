@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 import tempfile
 from pathlib import Path
@@ -11,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from tests.twolane.conftest import Door
 from tests.twolane.ops.scripted_admin import ScriptedAdmin
+from twolane.admin import AdminClient
 from twolane.cli.app import app
+from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.v1 import cluster_pb2
 
@@ -53,6 +57,39 @@ def test_a_death_that_is_not_proven_exits_with_5(verb: str, door: Door) -> None:
     done = run(door, f"{verb} decode-9 --yes")
     assert done.exit_code == 5
     assert "error: not proven: node-z silent; no fence command" in done.output
+
+
+@pytest.mark.parametrize("verb", ["kill", "fence"])
+def test_who_waits_for_a_proof_is_told_what_for(
+    verb: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.cli.ops.changing._LOOK_S", 0.001)
+    monkeypatch.setattr(ScriptedAdmin, "kill_looks", 3)
+    line = f"{verb} prefill-1 --yes --json"
+    told = r"waiting: no proof yet that prefill-1 has ended; it is suspect \(\d+ s\)"
+    done = run(door, line)
+    assert re.fullmatch(f"{told}\n", done.stderr), "once, for nothing has changed"
+    assert json.loads(done.stdout)["proof_class"] == "A"
+    monkeypatch.setattr("twolane.cli.ops.changing._AGAIN_S", 0.0)
+    assert re.fullmatch(f"({told}\n){{3,}}", run(door, line).stderr)
+
+
+def test_where_a_worker_may_still_run_its_silent_host_is_named(
+    door: Door, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    host = cluster_pb2.HostStatus
+    hosts = [
+        host(name="node-a", state="silent", workers=["w-1"]),
+        host(name="node-b", state="silent", workers=["w-0"], note="fence command"),
+    ]
+    found = cluster_pb2.GetClusterStatusResponse(hosts=hosts)
+    with AdminClient(door.admin) as admin:
+        monkeypatch.setattr(admin, "call", lambda *_, **__: found)
+        told = "no proof yet that w-0 has ended; its host node-b is silent (fence command)"
+        assert until_ended(admin, "w-0") == told
+        assert until_ended(admin, "w-2") == "no proof yet that w-2 has ended"
+    with AdminClient(f"unix:{tmp_path}/none.sock") as admin:
+        assert until_ended(admin, "w-0").startswith("the router does not answer: no cluster")
 
 
 def test_a_check_that_finds_a_difference_exits_with_1_and_names_it(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
+from twolane.admin import AdminClient
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change, print_proof
 from twolane.cli.ops.epochs import epoch_of
-from twolane.v1 import acts_pb2
+from twolane.errors import TwolaneError
+from twolane.v1 import acts_pb2, cluster_pb2
 
 
 @click.command()
@@ -33,7 +37,8 @@ def kill(
     """Kill WORKER, prove that it has ended, and do not restart it.
 
     Its requests are resumed elsewhere. Its pool is pinned at one worker less: `twolane scale
-    POOL=auto` restores it. Exits with 5 if there is no proof.
+    POOL=auto` restores it. While there is no proof, shows what it waits for; exits with 5 if there
+    is none in the end.
     """
     with operator(endpoint) as admin:
         request = acts_pb2.KillWorkerRequest(
@@ -44,6 +49,24 @@ def kill(
         nothing = f"{worker_id} is to end already"
         done = change(
             admin, "KillWorker", request, yes=yes, as_json=as_json, nothing=nothing,
-            within_s=SLOW_S,
+            within_s=SLOW_S, left=partial(until_ended, admin, worker_id),
         )  # fmt: skip
     print_proof(done, as_json=as_json)
+
+
+def until_ended(admin: AdminClient, worker_id: str) -> str:
+    """Text such as `no proof yet that decode-0 has ended; it is suspect, its host node-b is silent
+    (fence command)`."""
+    asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
+    try:
+        found = admin.call("GetClusterStatus", asked)
+    except TwolaneError as error:
+        return f"the router does not answer: {error.message}"
+    known = [f"it is {its.state}" for its in found.workers if its.worker.worker_id == worker_id]
+    known += [
+        f"its host {host.name} is {host.state}" + f" ({host.note})" * bool(host.note)
+        for host in found.hosts
+        if worker_id in host.workers
+    ]
+    why = f"; {', '.join(known)}" * bool(known)
+    return f"no proof yet that {worker_id} has ended{why}"

@@ -86,10 +86,13 @@ class RouterKills:
         self._is_over = False
         self._random = random.Random(7)
 
-    async def run(self, n_kills: int) -> Seen:
-        """Raises AssertionError if an answer differs, or if a worker still holds a row or a page
-        `PAGES_FREE_S` after the last answer: of its own time, so a machine that stands still for a
-        while costs none of it."""
+    async def run(
+        self, n_kills: int, *, most: int = 0, shows: Callable[[Seen], object] = bool
+    ) -> Seen:
+        """Kill so many, and then go on until `shows` of what was seen, up to `most`: which router
+        has which stream is left to the kernel. Raises AssertionError if an answer differs, or if a
+        worker still holds a row or a page `PAGES_FREE_S` after the last answer: of its own time, so
+        a machine that stands still for a while costs none of it."""
         async with asyncio.TaskGroup() as asking:
             for number in range(self._n_streams):
                 asking.create_task(self._undisturbed(number))
@@ -97,7 +100,9 @@ class RouterKills:
             for number in range(self._n_streams):
                 tasks.create_task(self._stream(number))
             try:
-                for nth in range(n_kills):
+                for nth in range(max(n_kills, most)):
+                    if nth >= n_kills and shows(self.seen):
+                        break
                     await self._kill(nth)
                     self.seen.kills += 1
                     self._after_kill(self.seen)

@@ -66,10 +66,12 @@ def expected(cluster: LocalCluster) -> str:
 
 
 def kill_the_router_of(cluster: LocalCluster, port: int) -> None:
-    """Of the connection that has this port at its client's end."""
+    """Of the connection to the HTTP door that has this port at its client's end: other connections
+    may have the same."""
+    ends = int(cluster.http_endpoint.rpartition(":")[2]), port
     for name in [f"router-{n}" for n in range(N_ROUTERS)]:
         connections = psutil.Process(cluster.pid(name)).net_connections("tcp")
-        if any(each.raddr and each.raddr.port == port for each in connections):
+        if any(each.raddr and (each.laddr.port, each.raddr.port) == ends for each in connections):
             n_events = len(cluster.events)
             cluster.kill(name)
             cluster.wait_for("started", name, after=n_events, timeout_s=120)

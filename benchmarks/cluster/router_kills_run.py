@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.cluster.stop_string import stop_string
 from tests.cluster.real_cluster import fake_model, settled
+from tests.ports import router_ports
 from tests.redis_servers import RedisServer, redis_server
 from twolane import AsyncClient, Chunk, Completion
 from twolane.testing import LocalCluster, start_local
@@ -183,6 +184,7 @@ def kill_cluster(
     """Three routers with a store, and workers that take a step in `STEP_S`."""
     model = fake_model(folder, fake_step_s=STEP_S, fake_paced=True)
     more: dict[str, Any] = {"routers": N_ROUTERS, "prefill": 2, "decode": 2, **times}
+    more |= router_ports(N_ROUTERS)
     (folder / "redis").mkdir()
     with (
         redis_server(folder / "redis") as redis,

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.cluster.real_cluster import fake_model
+from tests.ports import router_ports
 from tests.until import wait_until
 from twolane import Client
 from twolane.admin import AdminClient
@@ -35,7 +36,8 @@ BODY = {name: value for name, value in ASKED.items() if name != "extra_body"} | 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     model = fake_model(tmp_path_factory.mktemp("slow"), **SLOW)
-    with start_local(model=model, engine="fake", routers=N_ROUTERS, **TIMES) as started:
+    more: dict[str, Any] = {"routers": N_ROUTERS, **router_ports(N_ROUTERS), **TIMES}
+    with start_local(model=model, engine="fake", **more) as started:
         wait_until_they_know_each_other(started)
         yield started
 

@@ -149,6 +149,7 @@ chart: $(INSTALLED)
 
 soak: $(INSTALLED)
 	$(BIN)/pytest -m soak
+	$(BIN)/pytest -m hypothesis --hypothesis-profile fresh
 	$(BIN)/python -m tests.hosts -m soak
 
 soak-routers: $(INSTALLED)

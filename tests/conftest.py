@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.dealing import long_first, make_scheduler
+from tests.seeds import pytest_runtest_setup as pytest_runtest_setup
 from twolane.rpc.secret import new_secret
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -29,7 +30,10 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 
 # An example that is drawn or tried slowly says something of the machine, not of the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+# A test draws the same examples in every run. `--hypothesis-profile fresh` draws others.
+settings.register_profile("same", settings.get_profile("busy"), derandomize=True)
+settings.register_profile("fresh", settings.get_profile("busy"), max_examples=2000)
+settings.load_profile("same")
 
 
 def _is_of_this_loop(record: logging.LogRecord) -> bool:

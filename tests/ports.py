@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
+from typing import Any
 
 _FIRST, _END, _SIZE = 20_000, 30_000, 200
+_A_ROUTER = 10  # from the ports of a router to those of the next one
 
 
 class _Block:
@@ -51,6 +53,14 @@ def free_range(n: int) -> str:
     """`n` ports side by side, as an option has them: 23000-23003."""
     ports = free_ports(n)
     return f"{ports[0]}-{ports[-1]}"
+
+
+def router_ports(n_routers: int = 1) -> dict[str, Any]:
+    """All that routers of one host listen at, as options. One that is killed and started again
+    finds its own free; a port that the kernel had given it may be somebody else's by then."""
+    first = free_ports(_A_ROUTER * n_routers)[0]
+    names = ("port", "http_port", "worker_port", "metrics_port")
+    return {name: first + i for i, name in enumerate(names)}
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.cluster.stop_string import stop_string
 from tests.cluster.real_cluster import fake_model, settled
+from tests.ports import router_ports
 from tests.redis_servers import RedisServer, redis_server
 from twolane import AsyncClient, Chunk, Completion
 from twolane.testing import LocalCluster, start_local
@@ -86,10 +87,13 @@ class RouterKills:
         self._is_over = False
         self._random = random.Random(7)
 
-    async def run(self, n_kills: int) -> Seen:
-        """Raises AssertionError if an answer differs, or if a worker still holds a row or a page
-        `PAGES_FREE_S` after the last answer: of its own time, so a machine that stands still for a
-        while costs none of it."""
+    async def run(
+        self, n_kills: int, *, most: int = 0, shows: Callable[[Seen], object] = bool
+    ) -> Seen:
+        """Kill so many, and then go on until `shows` of what was seen, up to `most`: which router
+        has which stream is left to the kernel. Raises AssertionError if an answer differs, or if a
+        worker still holds a row or a page `PAGES_FREE_S` after the last answer: of its own time, so
+        a machine that stands still for a while costs none of it."""
         async with asyncio.TaskGroup() as asking:
             for number in range(self._n_streams):
                 asking.create_task(self._undisturbed(number))
@@ -97,7 +101,9 @@ class RouterKills:
             for number in range(self._n_streams):
                 tasks.create_task(self._stream(number))
             try:
-                for nth in range(n_kills):
+                for nth in range(max(n_kills, most)):
+                    if nth >= n_kills and shows(self.seen):
+                        break
                     await self._kill(nth)
                     self.seen.kills += 1
                     self._after_kill(self.seen)
@@ -178,6 +184,7 @@ def kill_cluster(
     """Three routers with a store, and workers that take a step in `STEP_S`."""
     model = fake_model(folder, fake_step_s=STEP_S, fake_paced=True)
     more: dict[str, Any] = {"routers": N_ROUTERS, "prefill": 2, "decode": 2, **times}
+    more |= router_ports(N_ROUTERS)
     (folder / "redis").mkdir()
     with (
         redis_server(folder / "redis") as redis,

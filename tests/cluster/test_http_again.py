@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.cluster.real_cluster import fake_model
+from tests.ports import router_ports
 from tests.until import wait_until
 from twolane import Client
 from twolane.admin import AdminClient
@@ -35,7 +36,8 @@ BODY = {name: value for name, value in ASKED.items() if name != "extra_body"} | 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     model = fake_model(tmp_path_factory.mktemp("slow"), **SLOW)
-    with start_local(model=model, engine="fake", routers=N_ROUTERS, **TIMES) as started:
+    more: dict[str, Any] = {"routers": N_ROUTERS, **router_ports(N_ROUTERS), **TIMES}
+    with start_local(model=model, engine="fake", **more) as started:
         wait_until_they_know_each_other(started)
         yield started
 
@@ -66,10 +68,12 @@ def expected(cluster: LocalCluster) -> str:
 
 
 def kill_the_router_of(cluster: LocalCluster, port: int) -> None:
-    """Of the connection that has this port at its client's end."""
+    """Of the connection to the HTTP door that has this port at its client's end: other connections
+    may have the same."""
+    ends = int(cluster.http_endpoint.rpartition(":")[2]), port
     for name in [f"router-{n}" for n in range(N_ROUTERS)]:
         connections = psutil.Process(cluster.pid(name)).net_connections("tcp")
-        if any(each.raddr and each.raddr.port == port for each in connections):
+        if any(each.raddr and (each.laddr.port, each.raddr.port) == ends for each in connections):
             n_events = len(cluster.events)
             cluster.kill(name)
             cluster.wait_for("started", name, after=n_events, timeout_s=120)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.revisions import another_revision
+from tests.ports import router_ports
 from twolane.admin import AdminClient
 from twolane.errors import PreconditionError
 from twolane.testing import LocalCluster, start_local
@@ -157,7 +158,8 @@ def test_rollout_to_its_end_gives_answers_of_one_revision_alone(
 @pytest.mark.timeout(600)
 def test_rollout_goes_on_when_the_router_that_took_it_dies(tmp_path: Path) -> None:
     new = another_revision(tmp_path / "new")
-    with start_local(engine="fake", prefill=2, decode=2, routers=2, **QUICK) as cluster:
+    more = {"routers": 2, **router_ports(2), **QUICK}
+    with start_local(engine="fake", prefill=2, decode=2, **more) as cluster:
         with cluster.admin() as admin:
             begin(admin, new)
         cluster.kill("router-0")

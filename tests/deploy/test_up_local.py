@@ -13,6 +13,7 @@ import pytest
 
 from tests.cluster.real_cluster import inspect, left_over, settled
 from tests.deploy.agent.agent_cluster import wait_until
+from tests.ports import router_ports
 from tests.processes import is_alive
 from tests.timing import PATIENT
 from twolane import UnavailableError
@@ -96,7 +97,7 @@ def test_a_worker_killed_amid_an_answer_costs_no_token() -> None:
 
 
 def test_a_killed_router_comes_back_at_the_same_endpoint() -> None:
-    with start_local(engine="fake", colocated=1, **PATIENT) as cluster:
+    with start_local(engine="fake", colocated=1, **router_ports(), **PATIENT) as cluster:
         expected = tokens(cluster)
         metrics = cluster.wait_for("started", "router-0")["metrics"]
         n_events = len(cluster.events)
@@ -117,7 +118,8 @@ def test_a_cluster_without_the_http_door_has_no_such_endpoint() -> None:
 
 
 async def test_answers_of_a_killed_router_end_as_unavailable_and_their_rows_are_freed() -> None:
-    with start_local(max_context_tokens=2048, pages=512, grace_s=1.0, **PATIENT) as cluster:
+    more = {**router_ports(), **PATIENT}
+    with start_local(max_context_tokens=2048, pages=512, grace_s=1.0, **more) as cluster:
         async with cluster.aclient() as client:
             streams = [
                 client.stream(f"Tale {n}", max_tokens=1900, ignore_eos=True) for n in range(2)

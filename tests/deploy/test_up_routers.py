@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.ports import router_ports
 from tests.timing import PATIENT
 from twolane import Client, DeadlineError, PreconditionError, TwolaneError, UnavailableError
 from twolane.admin import AdminClient
@@ -26,7 +27,7 @@ NAMES = [f"router-{i}" for i in range(N)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with start_local(engine="fake", routers=N, **PATIENT) as cluster:
+    with start_local(engine="fake", routers=N, **router_ports(N), **PATIENT) as cluster:
         wait_until(lambda: know_each_other(cluster), "all are there")
         yield cluster
 
@@ -185,7 +186,8 @@ def test_a_router_that_dies_comes_back_at_the_same_ports_while_the_others_answer
 
 
 def test_several_routers_are_ray_actors_that_share_the_clients_ports() -> None:
-    with start_local(engine="fake", launcher="ray", colocated=1, routers=2) as cluster:
+    more = {"routers": 2, **router_ports(2)}
+    with start_local(engine="fake", launcher="ray", colocated=1, **more) as cluster:
         wait_until(lambda: len(cluster.status().routers) == 2, "they know of each other")
         wait_until(lambda: all(not r.unreached for r in cluster.status().routers), "both answer")
         pids = {name: cluster.pid(name) for name in ("router-0", "router-1")}

@@ -19,7 +19,8 @@ async def test_streams_survive_their_routers_also_without_a_store_and_with_a_wor
 ) -> None:
     with kill_cluster(tmp_path, PATIENT) as (cluster, redis):
         kills = RouterKills(cluster, redis, n_streams=12)
-        seen = await kills.run(n_kills=3)
-    assert (seen.kills, seen.kills_without_store, seen.kills_with_a_worker) == (3, 1, 1)
+        seen = await kills.run(n_kills=3, most=12, shows=lambda seen: seen.stopped_after_takeover)
+    assert seen.kills_without_store
+    assert seen.kills_with_a_worker
     assert seen.takeovers
     assert seen.stopped_after_takeover

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.cluster.router_kills_run import told
 from tests.hosts.load import Clock
 from tests.own_time import own_time
+from tests.ports import router_ports
 from tests.until import wait_until
 from twolane import AsyncClient
 from twolane.admin import AdminClient
@@ -110,9 +111,10 @@ async def test_rolling_restart_is_noticed_by_no_stream(
     (model / "config.json").write_text(
         json.dumps({**facts, "fake_step_s": STEP_S, "fake_paced": True})
     )
+    more = {**router_ports(N_ROUTERS), **TIMES}
     with (
         start_local(
-            model=model, engine="fake", routers=N_ROUTERS, stop_grace_s=30.0, **TIMES
+            model=model, engine="fake", routers=N_ROUTERS, stop_grace_s=30.0, **more
         ) as cluster,
         own_time() as took,
     ):

@@ -5,6 +5,8 @@
 
 import pytest
 
+from tests.seeds import pytest_runtest_setup as pytest_runtest_setup
+
 try:
     import safetensors  # noqa: F401
     import torch

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import psutil
 
-from tests.ports import free_ports
+from tests.ports import free_ports, router_ports
 from tests.processes import is_alive
 from twolane import AdminClient, Client, DeadlineError, UnavailableError
 from twolane.deploy.process.evidence import Evidence, read_evidence
@@ -128,8 +128,10 @@ class AgentCluster:
             "TMPDIR": str(self.folder),
         }
         self.hosts = [f"node-{letter}" for letter in "abcdefgh"[: len(seats)]]
-        door, worker_port, *ports = free_ports(2 + len(seats))
-        self.endpoint = f"127.0.0.1:{door}"
+        of_router = router_ports(max(its.get("routers", 1) for its in of_hosts))
+        del of_router["http_port"]
+        ports = free_ports(len(seats))
+        self.endpoint = f"127.0.0.1:{of_router['port']}"
         self._ports = dict(zip(self.hosts, ports, strict=True))
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self._launchers: list[Launcher] = []
@@ -145,7 +147,7 @@ class AgentCluster:
                         {"name": host, "agent": f"127.0.0.1:{self._ports[host]}", "seats": n, **its}
                         for host, n, its in zip(self.hosts, seats, of_hosts, strict=True)
                     ],
-                    "router": {"port": door, "worker_port": worker_port, "no_http": True},
+                    "router": {**of_router, "no_http": True},
                     "pools": [{"engine": "fake", **pool} for pool in pools],
                     **topology,
                 }

@@ -8,6 +8,8 @@ from twolane.router.members.peers import Peers
 from twolane.router.store import Store, to_address
 from twolane.v1 import worker_pb2
 
+_MOST_NAMED = 32  # an error has room for some thousand bytes
+
 
 class KnownRouters:
     """`own` is this router's address, which may change. This class reads no clock: the caller
@@ -31,6 +33,10 @@ class KnownRouters:
     def client_doors(self) -> list[str]:
         """host:port of the gRPC doors of the other routers, then of this one."""
         return self._peers.client_doors()
+
+    def as_metadata(self) -> dict[str, str]:
+        """For a refusal, so that the client continues at another router."""
+        return {"routers": ",".join(self.client_doors()[-_MOST_NAMED:])}
 
     def announced_doors(self, now: float) -> list[str]:
         """As `client_doors`, for clients; empty while this router has just started and knows no

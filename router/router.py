@@ -321,10 +321,10 @@ class Router:
         self._flush()
 
     def _check_open(self, *, is_late: bool = False) -> None:
-        others = self.known.client_doors()[:-1]
+        has_others = len(self.known.client_doors()) > 1
         with self.refusals.noting():
-            if self._has_ended or (self._is_stopping and not (is_late and others)):
-                metadata = {"another": others[0]} if others else None
+            if self._has_ended or (self._is_stopping and not (is_late and has_others)):
+                metadata = self.known.as_metadata() if has_others else None
                 raise UnavailableError("the router is stopping", metadata=metadata)
 
     async def _admit(

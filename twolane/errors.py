@@ -161,8 +161,8 @@ class CancelledError(TwolaneError):
 
 
 class UnavailableError(TwolaneError):
-    """The request cannot be served now (no worker, connection lost). Retrying may help. If a router
-    is stopping and knows others, `metadata["another"]` is host:port of one."""
+    """The request cannot be served now (no worker, connection lost). Retrying may help. A router
+    that stops names those it knows, and itself: `metadata["routers"]` is host:port,host:port."""
 
     reason = "UNAVAILABLE"
 

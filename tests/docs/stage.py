@@ -43,8 +43,8 @@ fi
 TRACE = "arrival_ms,prompt_tokens,output_tokens\n" + "".join(
     f"{n * 40},512,64\n" for n in range(200)
 )
-# No answer is as long as a router keeps for a client that does not read it for a second: the engine
-# takes no time for it, and a busy machine may give the client none.
+# Every answer is shorter than what a router keeps for a client that reads nothing for a second: the
+# engine takes no time for it, and a busy machine may give the client none.
 SMALL = "--launcher process --engine fake --seats 8 --max-output-tokens 2000"
 
 

@@ -35,7 +35,7 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
         self.routers: list[str] = []  # as it announces them
         self.breaks_after: int | None = None
         self.n_lost = 0  # so many of the next Generates, before they begin
-        self.stops_for = ""  # the router that it names, as one that stops
+        self.stops_with: list[str] = []  # the routers that it names, as one that stops
         self.moves_after: int | None = None
         self.knows_resume = True
         self.resumes_well = False  # whether a Resume ends what made it break
@@ -51,9 +51,8 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.generates.append(request)
-        if self.stops_for:
-            named = {"another": self.stops_for}
-            await end_call(context, UnavailableError("the router is stopping", metadata=named))
+        if self.stops_with:
+            await self._refuse(context)
             return
         self.n_lost -= 1
         if self.breaks_after == -1 or self.n_lost >= 0:
@@ -65,6 +64,9 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Resume(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.resumes.append(request)
+        if self.stops_with:
+            await self._refuse(context)
+            return
         if not self.knows_resume:
             await context.abort(C.UNIMPLEMENTED, "Method not found!")
         if self.resume_fails:
@@ -79,6 +81,10 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
     async def Cancel(self, request: Any, context: Any) -> Any:
         self.cancels.append(request.request_id)
         return inference_pb2.CancelResponse(found=False)
+
+    async def _refuse(self, context: Any) -> None:
+        named = {"routers": ",".join(self.stops_with)}
+        await end_call(context, UnavailableError("the router is stopping", metadata=named))
 
     def _first(self, request_id: str) -> Any:
         return inference_pb2.GenerateResponse(
@@ -242,9 +248,28 @@ async def test_the_only_known_router_names_another_as_it_stops() -> None:
     async with two_routers() as (_, one, other), AsyncClient(one.address) as client:
         one.routers = [one.address]
         await check_whole(client)
-        one.stops_for = other.address
+        one.stops_with = [other.address, one.address]
         await check_whole(client, request_id="mine")
         assert [request.request_id for request in other.generates] == ["mine"]
+
+
+async def test_routers_that_stop_at_once_name_the_one_that_stays() -> None:
+    async with two_routers() as (client, one, other), two_routers() as (_, third, _):
+        one.breaks_after = 3
+        one.stops_with = [other.address, third.address, one.address]
+        other.stops_with = [one.address, third.address, other.address]
+        await check_whole(client, request_id="mine")
+        assert [request.request_id for request in third.generates] == ["mine"]
+        assert len(one.generates) + len(other.generates) <= 2
+
+
+async def test_a_router_that_stops_names_others_to_an_answer_that_comes_to_it() -> None:
+    async with two_routers() as (client, one, other), two_routers() as (_, third, _):
+        one.breaks_after = 3
+        other.stops_with = [third.address, other.address]
+        await check_whole(client)
+        assert [resume.n_tokens for resume in third.resumes] == [3]
+        assert len(other.resumes) == 1
 
 
 async def test_a_router_that_has_just_started_does_not_pass_for_the_only_one() -> None:

@@ -136,8 +136,7 @@ class ResumingCall:
         since."""
         if error is not None:
             self._door.avoid()
-            if another := from_rpc_error(error).metadata.get("another"):
-                self._doors.learn([self._door.target.endpoint, another])
+            self._learn(error)
             is_fresh = self._is_fresh and not _is_refused(error)
             if not is_fresh and not await self._doors.may_go_on():
                 raise error
@@ -164,9 +163,15 @@ class ResumingCall:
                     raise
                 if _is_lost(failed):
                     self._door.avoid()
+                    self._learn(failed)
                 error = failed
                 if self._is_fresh and _is_refused(error):
                     raise
+
+    def _learn(self, error: grpc.aio.AioRpcError) -> None:
+        """A router that stops names all that it knows with its refusal."""
+        if named := from_rpc_error(error).metadata.get("routers"):
+            self._doors.learn(named.split(","))
 
     async def _ask(self) -> None:
         """Ask the current door to continue, and wait for its first message."""

@@ -7,7 +7,7 @@
 If every task waits and no timer is set, the program can never continue: `DeadlockError`.
 Code that runs on it may use neither threads nor sockets, as these run in real time.
 
-Nothing in it is left to chance: what `random` and `secrets` draw follows from a seed.
+What `random` and `secrets` draw there follows from a seed.
 """
 
 from __future__ import annotations

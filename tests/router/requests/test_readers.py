@@ -13,8 +13,10 @@ import pytest
 from tests import h2
 from tests.router.freed import until_free
 from tests.router.members.test_own_pause import stop_for
+from tests.router.test_tables import request
 from twolane.errors import CancelledError
 from twolane.router.config import ReadersConfig, RouterConfig, ServerConfig
+from twolane.router.requests.slow_readers import Readers
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster
@@ -94,6 +96,15 @@ def test_a_pause_of_the_router_is_none_of_its_clients(paused_s: float, is_cut: b
             assert not router.status().requests, "it has read nothing since, either"
 
     play(script, config=config(unread_bytes=1000))
+
+
+def test_a_write_that_begins_after_a_pause_is_excused_for_none_of_it() -> None:
+    """It began before the router took note of its pause."""
+    readers, late = Readers(ReadersConfig(pause_s=1.0, unread_s=2.0)), request("late")
+    readers.begin(late, now=10.0)
+    readers.excuse(5.0, now=10.0)
+    assert not readers.cut(11.9)
+    assert [ended for ended, _ in readers.cut(12.0)] == [late]
 
 
 def test_an_answer_that_is_complete_is_not_kept_for_a_client_that_does_not_read_it() -> None:

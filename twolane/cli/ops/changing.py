@@ -35,7 +35,7 @@ def change(
 ) -> acts_pb2.ActResponse | None:
     """Have that act done, whose request has an `act`. None: it was a dry run, or changes nothing.
     Where nobody can be asked, --yes is demanded. `quiet`: print what would be done alone. `left`:
-    what a slow act still waits for; it is called in another thread."""
+    what a slow act still waits for, told within two seconds; it is called in another thread."""
     _check_can_ask(yes=yes, dry_run=request.act.dry_run)
     if not yes or request.act.dry_run:
         planned = type(request)()
@@ -65,6 +65,8 @@ def _telling(left: Callable[[], str]) -> Iterator[None]:
         told, told_at = "", began
         while not is_over.wait(_LOOK_S):
             text, now = left(), time.monotonic()
+            if is_over.is_set():
+                return
             if text != told or now - told_at >= _AGAIN_S:
                 click.echo(f"waiting: {text} ({now - began:.0f} s)", err=True)
                 told, told_at = text, now

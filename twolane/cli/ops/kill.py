@@ -59,7 +59,7 @@ def until_ended(admin: AdminClient, worker_id: str) -> str:
     (fence command)`."""
     asked = cluster_pb2.GetClusterStatusRequest(without_requests=True)
     try:
-        found = admin.call("GetClusterStatus", asked)
+        found = admin.call("GetClusterStatus", asked, within_s=2.0)
     except TwolaneError as error:
         return f"the router does not answer: {error.message}"
     known = [f"it is {its.state}" for its in found.workers if its.worker.worker_id == worker_id]

@@ -238,7 +238,9 @@ MUTANTS = (
         "worker/sessions/sessions.py",
         "frees_pages = any(event.kind in FREES_PAGES for event in rows)",
         "frees_pages = False",
-        ("tests/worker/test_load_in_time.py::test_end_of_one_row_among_others_comes_with_its_pages",),
+        (
+            "tests/worker/test_load_in_time.py::test_end_of_one_row_among_others_comes_with_its_pages",
+        ),
     ),
     Mutant(
         "stalled pair",

@@ -75,7 +75,7 @@ class OutHub:
 
     config: SenderConfig
     pages: PageAuthority
-    posts: PostBook
+    posts: PostBook[Outbound]
     abandons: UnansweredAbandons
     say: Say
     events: list[SenderEvent]
@@ -124,6 +124,10 @@ class Outbound:
         self._is_unplaced = False
         self._abandon_reason = ""  # to tell the receiver; empty: it knows that this is over
         self.repeat(now)
+
+    @property
+    def n_tokens(self) -> int:
+        return self.row.n_tokens
 
     @property
     def state(self) -> OutState:
@@ -201,7 +205,7 @@ class Outbound:
             self._retry.start(now)
             self._say(done=self.grant.done(self.first))
 
-    def on_posted(self, post: Post, posted: Posted, now: float) -> None:
+    def on_posted(self, post: Post[Outbound], posted: Posted, now: float) -> None:
         if self.state is OutState.GRANTED and self.grant is not None:
             if posted.ok:
                 checksums = posted.checksums.tolist()

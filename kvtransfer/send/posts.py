@@ -9,19 +9,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from twolane.kvtransfer.config import SenderConfig
 from twolane.kvtransfer.copy_plan import CopyPlan
+from twolane.kvtransfer.device import Mark
+from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.layouts.gather import Paging
+from twolane.kvtransfer.send.grant import OutGrant
 from twolane.kvtransfer.transport import Outlet, Posted
 
-if TYPE_CHECKING:
-    from twolane.kvtransfer.send.outbound import Outbound
+
+class Transfer(Protocol):
+    """What is sent: see `Outbound`, which has it all."""
+
+    key: Key
+    grant: OutGrant | None
+    pages: list[int]
+    marks: list[tuple[int, int, Mark]]
+    n_computed: int
+    in_flight: int  # kept by the PostBook
+
+    @property
+    def n_tokens(self) -> int: ...
+
+
+OutT = TypeVar("OutT", bound=Transfer)
 
 
 @dataclass(slots=True)
-class OutPeer:
+class OutPeer(Generic[OutT]):
     """One receiver: its outlet, and whether its link is up."""
 
     outlet: Outlet
@@ -32,14 +49,14 @@ class OutPeer:
     moved_at: float = 0.0  # a send made progress, or began, or its pages were computed
     n_moved: int = 0  # the outlet's count at the last look
     # Transfers that found the window full, the first one first.
-    waiting: dict[Outbound, None] = field(default_factory=dict)
+    waiting: dict[OutT, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
+class Post(Generic[OutT]):
     """One send. `index` is that of its chunk."""
 
-    out: Outbound
+    out: OutT
     index: int
     plan: CopyPlan
     n_bytes: int
@@ -51,13 +68,13 @@ class Post:
         return self.plan.after is None or self.n_source <= self.out.n_computed
 
 
-class PostBook:
+class PostBook(Generic[OutT]):
     """Every send that its transport has not completed: their source pages are being read."""
 
     def __init__(self, config: SenderConfig) -> None:
-        self.peers: dict[int, OutPeer] = {}  # by receiver epoch
+        self.peers: dict[int, OutPeer[OutT]] = {}  # by receiver epoch
         self._config = config
-        self._posts: dict[int, Post] = {}
+        self._posts: dict[int, Post[OutT]] = {}
         self._last = 0
 
     def knows(self, epoch: int) -> bool:
@@ -71,7 +88,7 @@ class PostBook:
         """The paging of a receiver whose link is or was up."""
         return self.peers[epoch].paging
 
-    def post_what_fits(self, out: Outbound, now: float) -> None:
+    def post_what_fits(self, out: OutT, now: float) -> None:
         """Post offered pages of a granted transfer until the window is full."""
         peer = self.peers.get(out.key.receiver_epoch)
         grant = out.grant
@@ -87,7 +104,7 @@ class PostBook:
             if plan is None:
                 return
             self._last += 1
-            n_source = peer.paging.n_sources(grant.n_posted, out.row.n_tokens)
+            n_source = peer.paging.n_sources(grant.n_posted, out.n_tokens)
             post = Post(out, grant.n_chunks - 1, plan, plan.n_pages * page_bytes, n_source)
             self._posts[self._last] = post
             if not peer.in_flight_bytes:
@@ -96,7 +113,7 @@ class PostBook:
             peer.in_flight_bytes += post.n_bytes
             peer.outlet.post(self._last, grant.generation, plan)
 
-    def stuck(self, now: float) -> list[Outbound]:
+    def stuck(self, now: float) -> list[OutT]:
         """Transfers to receivers none of whose sends has moved for `stuck_after_s`. Sends whose
         pages are still being computed do not count."""
         for peer in self.peers.values():
@@ -112,13 +129,13 @@ class PostBook:
         outs = {id(out): out for out in movable} if epochs else {}
         return [out for out in outs.values() if out.key.receiver_epoch in epochs]
 
-    def pages_came(self, out: Outbound, now: float) -> None:
+    def pages_came(self, out: OutT, now: float) -> None:
         """Pages were computed: sends that waited for them may move from now on."""
         peer = self.peers.get(out.key.receiver_epoch)
         if peer is not None and out.in_flight:
             peer.moved_at = now
 
-    def poll(self, now: float) -> Iterator[tuple[Post, Posted]]:
+    def poll(self, now: float) -> Iterator[tuple[Post[OutT], Posted]]:
         """Completed posts, each exactly once. They are no longer counted."""
         for peer in list(self.peers.values()):
             for posted in peer.outlet.poll():
@@ -128,7 +145,7 @@ class PostBook:
                 peer.in_flight_bytes -= post.n_bytes
                 yield post, posted
 
-    def take_waiting(self, epoch: int) -> list[Outbound]:
+    def take_waiting(self, epoch: int) -> list[OutT]:
         """Transfers that found that receiver's window full, in the order in which to try them
         again; those that find it full again are waiting again."""
         peer = self.peers[epoch]
@@ -136,7 +153,7 @@ class PostBook:
         peer.waiting.clear()
         return waiting
 
-    def check_integrity(self, outs: Iterable[Outbound]) -> None:
+    def check_integrity(self, outs: Iterable[OutT]) -> None:
         """Check that each send belongs to a transfer that counts it. Raises AssertionError."""
         known = list(outs)
         sends = Counter(id(post.out) for post in self._posts.values())
@@ -152,7 +169,7 @@ class PostBook:
             )
             assert peer.in_flight_bytes == n_bytes, f"window of {epoch:x}: {n_bytes} bytes"
 
-    def call_back(self, out: Outbound) -> None:
+    def call_back(self, out: OutT) -> None:
         """Cancel the sends of this transfer: the outlet completes them soon, sent or not."""
         if out.in_flight and out.grant is not None:
             self.peers[out.key.receiver_epoch].outlet.cancel(out.grant.generation)

@@ -49,7 +49,7 @@ class Sender:
         self._hash_tokens = hash_tokens or page_tokens
         self._config = config
         self._outs: dict[Key, Outbound] = {}
-        self._posts = PostBook(config)
+        self._posts = PostBook[Outbound](config)
         self._abandons = UnansweredAbandons(config.lease)
         self._barred: dict[int, str] = {}  # receivers that pages cannot go to, and why
         self._outbox: list[tuple[int, transfer_pb2.ConnectRequest]] = []

@@ -241,7 +241,7 @@ class Recovery:
                 moving = attempt.state is A.MOVING
                 self.retry(request, "not_retargeted" if moving else "prefill_worker_lost", now)
         elif now - attempt.last_news > config.stall_s:
-            self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)
+            self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)  # guard: stalled pair
             self.retry(request, "stalled", now)
 
     def next_look(self, request: Request) -> float:

@@ -104,7 +104,7 @@ class FairLine(Generic[ThingT]):
         arrival = source.rank_of(thing)
         if arrival is None:
             gone_before = self._gone_before.get(thing, turn.n_gone)
-            return bool(turn.in_time) and turn.n_gone > gone_before
+            return bool(turn.in_time) and turn.n_gone > gone_before  # guard: others have gone
         source.discard(thing)
         target.put(thing, arrival)
         if is_deferred:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from twolane.refusals import Refusal
 from twolane.router.testing.rows import VOCAB, ScriptedRow, columns_of, next_token
@@ -15,13 +15,20 @@ from twolane.rpc.link import Link, LinkBrokenError
 from twolane.testing.heard import HeardToken
 from twolane.v1 import cluster_pb2, drain_pb2, worker_pb2
 
-if TYPE_CHECKING:
-    from twolane.router.testing.cluster import ScriptedCluster
-
 K = worker_pb2.RowEvent
 PREFILL, DECODE = worker_pb2.ROLE_PREFILL, worker_pb2.ROLE_DECODE
 PAGE_TOKENS = 16
 ServerLink = Link[worker_pb2.SessionResponse, worker_pb2.SessionRequest]
+
+
+class Peers(Protocol):
+    """See `twolane.router.testing.cluster`."""
+
+    def announce(self, worker: ScriptedWorker) -> None: ...
+
+    def peer(self, address: worker_pb2.WorkerAddress) -> ScriptedWorker | None: ...
+
+    def drop_assign(self, row: ScriptedRow) -> None: ...
 
 
 class ScriptedWorker:
@@ -29,7 +36,7 @@ class ScriptedWorker:
 
     def __init__(
         self,
-        cluster: ScriptedCluster,
+        cluster: Peers,
         worker_id: str,
         epoch: int,
         roles: tuple[worker_pb2.Role, ...],

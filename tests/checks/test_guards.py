@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tests.mutants.__main__ import audit as audit_marks
+from tests.mutants.__main__ import misplaced
+from tests.mutants.mutants import MUTANTS
 from tests.mutants.sites import audit, find_sites
 
 SOURCE = """
@@ -20,8 +22,8 @@ def test_every_guard_has_a_test_that_fails_without_it_or_a_reason() -> None:
     assert audit() == [], "python -m tests.mutants.trials --hunt"
 
 
-def test_every_marked_guard_has_a_mutant() -> None:
-    assert audit_marks() == []
+def test_every_marked_guard_has_a_mutant_and_every_mutant_its_mark() -> None:
+    assert audit_marks() + misplaced(MUTANTS) == []
 
 
 def test_a_guard_is_found_by_what_it_is() -> None:

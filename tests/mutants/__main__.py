@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser
+from collections.abc import Iterable
 from functools import partial
 
 import pytest
@@ -62,14 +63,21 @@ def audit() -> list[str]:
     ]
 
 
+def misplaced(mutants: Iterable[Mutant]) -> list[str]:
+    """Complaints about mutants whose line is not marked with their guard's name, or twice."""
+    return [
+        f"guard {m.guard!r} is not there once: {m.file}: {m.find}"
+        for m in mutants
+        if mutated(m) is None
+    ]
+
+
 def try_all(wanted: list[str], mutants: list[Mutant], tests: Tests, code: LiveCode) -> list[str]:
-    complaints = [] if wanted else audit()
+    complaints = misplaced(mutants) + ([] if wanted else audit())
     trials = []
     for mutant in mutants:
         text = mutated(mutant)
         if text is None:
-            where = f"{mutant.file}: {mutant.find}"
-            complaints.append(f"guard {mutant.guard!r} is not there once: {where}")
             continue
         for test in mutant.tests:
             mutate = partial(code.change, ROOT / mutant.file, text)

@@ -234,6 +234,25 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "freed pages",
+        "worker/sessions/sessions.py",
+        "frees_pages = any(event.kind in FREES_PAGES for event in rows)",
+        "frees_pages = False",
+        (
+            "tests/worker/test_load_in_time.py::test_end_of_one_row_among_others_comes_with_its_pages",
+        ),
+    ),
+    Mutant(
+        "stalled pair",
+        "router/dispatch/recovery.py",
+        "self.avoid(request, attempt.prefill_epoch, attempt.decode_epoch)",
+        "pass",
+        (
+            "tests/router/test_failures.py::"
+            "test_attempt_that_stands_still_is_made_again_on_two_other_workers",
+        ),
+    ),
+    Mutant(
         "hang-up",
         "router/doors/http/answering.py",
         'tasks.start(_wait_hangup(receive), name="http-hangup")',

@@ -55,6 +55,7 @@ MODULES = (
     "router/members/membership.py",
     "router/dispatch/recovery.py",
     "router/members/session.py",
+    "router/members/worker_sessions.py",
     "router/store.py",
     "router/takeovers.py",
     "twolane/lifecycle.py",

@@ -310,16 +310,26 @@ def test_cancel_reaches_a_worker_whose_session_is_cut_as_soon_as_it_is_back() ->
 
 
 def test_attempt_that_stands_still_is_made_again_on_two_other_workers() -> None:
+    """Though the first ones would be chosen: one has the prompt cached, the other one no row."""
+
     async def script(router: Router, cluster: ScriptedCluster) -> None:
-        asked = asyncio.create_task(ask(router, message(PROMPT, max_tokens=N)))
+        prompt = PROMPT * 50
+        asked = asyncio.create_task(ask(router, message(prompt, request_id="r", max_tokens=N)))
         await asyncio.sleep(0.1)
         (status,) = router.status().requests
         first = {status.prefill_worker, status.decode_worker}
         cluster.workers[status.decode_worker].step_s = 1e6  # it goes on to report its load
+        beside = asyncio.create_task(ask(router, message([1, 2], request_id="s", max_tokens=1900)))
+        await asyncio.sleep(0.1)
+        assert status.decode_worker not in {
+            its.decode_worker for its in router.status().requests if its.request_id == "s"
+        }
         outcome = await asked
-        assert outcome.tokens == expected_answer(PROMPT, N)
+        assert not beside.done()
+        assert outcome.tokens == expected_answer(prompt, N)
         assert counters(router)["resumes.stalled"] == 1
         assert not first & {outcome.ledger.prefill_worker, outcome.ledger.decode_worker}
+        assert (await beside).error is None
 
     play(script, TWO_BY_TWO, config=RouterConfig(dispatch=DispatchConfig(stall_s=2.0)))
 

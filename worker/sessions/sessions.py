@@ -141,7 +141,7 @@ class Sessions:
                 self._observer.on_tokens(n_tokens)
             elif not rows:
                 continue
-            frees_pages = any(event.kind in FREES_PAGES for event in rows)
+            frees_pages = any(event.kind in FREES_PAGES for event in rows)  # guard: freed pages
             self._send(session, rows, 0.0 if frees_pages else self._config.load_least_s, now)
 
     def beat(self, now: float, every_s: float) -> None:

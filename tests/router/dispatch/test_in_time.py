@@ -180,19 +180,23 @@ def test_what_nobody_goes_before_waits_as_long_as_without_an_slo(told: bool) -> 
 
 
 def test_a_pause_of_the_router_is_no_wait_of_what_is_deferred() -> None:
+    """Though others go before it, one has since it was deferred, and another waits to do so."""
+
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tell(router)
-        dispatcher = router._dispatcher
-        running = start(router, 300)
+        running = [start(router, 150)]
         await asyncio.sleep(0.01)
         late = start(router)
         await asyncio.sleep(LATE_S)
+        running.append(start(router, 100))
+        await running[0]
+        await asyncio.sleep(0.1)
+        assert not late.done()
         soon = start(router)
         await asyncio.sleep(0.01)
-        now = asyncio.get_running_loop().time()
-        dispatcher.tick(now + 5.0, late_s=5.0)
+        router._dispatcher.tick(asyncio.get_running_loop().time() + 5.0, late_s=5.0)
         assert await order_of(soon=soon, late=late) == ["late", "soon"], "both are late now"
-        assert (await running).error is None
+        assert (await running[1]).error is None
 
     play_with_one_row(script, max_wait_s=4.0)
 
@@ -215,17 +219,22 @@ def test_what_is_probably_cached_counts_in_full_until_it_is_computed() -> None:
 
 
 def test_what_is_deferred_while_no_worker_serves_has_all_its_wait_before_it() -> None:
+    """Though others go before it as soon as there is one, and go on coming."""
+
     async def script(router: Router, cluster: ScriptedCluster) -> None:
         tell(router)
         cluster.workers["d0"].kill()
         await asyncio.sleep(0.5)
-        asked = []
+        asked = [start(router) for _ in range(3)]
+        await asyncio.sleep(4.0)
+        assert router.status().requests_by_state == {"queued": 3}
+        others = [start(router, 20) for _ in range(3)]
+        cluster.start_worker("d1", decode_rows=1)
         for _ in range(8):
-            asked.append(start(router))
-            await asyncio.sleep(0.5)
-        assert router.status().requests_by_state == {"queued": 8}
-        cluster.start_worker("d1")
-        assert all(outcome.error is None for outcome in await asyncio.gather(*asked))
+            await asyncio.sleep(0.15)
+            others.append(start(router, 20))
+        assert not all(task.done() for task in asked), "others go before them"
+        assert all(o.error is None for o in await asyncio.gather(*asked, *others))
 
     play_with_one_row(script, max_wait_s=3.0)
 

@@ -170,9 +170,10 @@ def test_one_peer_has_no_more_than_its_share_and_the_loopback_all(
     room = ConnectionBudget(HttpConfig(connections=10, connections_per_peer=2))
     one = [Visitor("192.0.2.1") for _ in range(3)]
     assert [room.try_enter(guest) for guest in one] == [True, True, False]
+    assert not any(room.try_enter(Visitor("192.0.2.1")) for _ in range(99))
     assert caplog.messages == [
         "the HTTP door refused 1 connections; the last: 192.0.2.1 already has 2"
-    ]
+    ], "one line, and the next one some time later"
     assert room.try_enter(Visitor("192.0.2.2"))
     assert all(room.try_enter(Visitor("")) for _ in range(7))
     room.leave(one[0])

@@ -11,9 +11,9 @@ from typing import Any, Self, Unpack
 import grpc
 
 from twolane.calls.door import Door, Doors
-from twolane.calls.resuming import ResumingCall
+from twolane.calls.resuming import ResumingCall, is_lost
 from twolane.config import ClientConfig, check_seconds
-from twolane.errors import InvalidRequestError
+from twolane.errors import InvalidRequestError, UnavailableError
 from twolane.failures import TlsUse, explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
@@ -90,10 +90,17 @@ class AsyncClient:
         if not request_id:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
+        lost: UnavailableError | None = None
         for door in self._doors.all:  # it may run at any router
-            response: inference_pb2.CancelResponse = await self._call("Cancel", request, door)
+            try:
+                response: inference_pb2.CancelResponse = await self._call("Cancel", request, door)
+            except UnavailableError as error:
+                lost = error  # another router may find it all the same
+                continue
             if response.found:
                 return True
+        if lost is not None:
+            raise lost
         return False
 
     async def models(self) -> list[Model]:
@@ -163,7 +170,7 @@ class AsyncClient:
                 return await method(request, timeout=bound_s, metadata=self._target.metadata)
             except grpc.aio.AioRpcError as error:
                 lost = error
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if not is_lost(error):
                     break
                 door.avoid()
         assert lost is not None

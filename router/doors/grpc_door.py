@@ -40,9 +40,12 @@ class Door:
         self._peers = peers
         self._gate = gate
         self._streams: set[Multiplexed] = set()
+        self._is_ending = False
 
     def end_streams(self) -> None:
-        """The router is stopping: multiplexed streams end when their answers have ended."""
+        """The router is stopping: multiplexed streams end when their answers have ended. So do
+        those whose call has come by now and whose handler has not begun."""
+        self._is_ending = True
         for stream in self._streams:
             stream.end()
 
@@ -99,6 +102,8 @@ class Door:
     async def _multiplex(self, calls: CallGate, context: Context) -> None:
         async with calls.entered(context):
             stream = Multiplexed(context, calls, partial(self._open_answer, context))
+            if self._is_ending:
+                stream.end()
             self._streams.add(stream)
             try:
                 await stream.run()

@@ -122,12 +122,12 @@ SECTIONS = (
         "descriptor limit allows (`deploy/process/descriptors.py`). Messages are never compressed: "
         "a compressed gRPC call gets UNIMPLEMENTED.\n\n"
         "`tests/faults/test_attacks.py` (`make soak`) attacks a running cluster with each of these "
-        "and measures its memory and what other clients notice. The router grew by 28 MiB under "
-        "200 gRPC clients that read nothing, by 4 under 50 such HTTP clients, by 80 under 100 "
-        "bodies of 4 MB that never end, by 54 under 9,000 idle connections, by 51 under floods of "
-        "gRPC frames, by 22 under 50 HTTP clients that were stopped, and by less than 15 under the "
-        "others (`python -m benchmarks.cluster.attacks`). 8,192 idle gRPC connections of one peer "
-        "cost others none of their goodput, the router 46 MiB (`tests/faults/test_idle_peer.py`).",
+        "and measures its memory and what other clients notice. The router grew by 74 MiB under "
+        "100 bodies of 4 MB that never end, by 57 under 9,000 idle connections, by 39 under floods "
+        "of gRPC frames, by 14 under 200 gRPC clients that read nothing, and by less than 10 under "
+        "the others (`python -m benchmarks.cluster.attacks`). 8,192 idle gRPC connections of one "
+        "peer cost others none of their goodput, the router 46 MiB "
+        "(`tests/faults/test_idle_peer.py`).",
         {
             HttpConfig: {
                 "requests": Row(

@@ -28,7 +28,8 @@ _NO_ROUTER_IN_TIME = (UnavailableError, DeadlineError)
 
 class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
     """Answers `TOKENS`. `breaks_after` tokens it aborts with UNAVAILABLE, as a call ends whose
-    router is killed; None: never. `resume_fails` are the codes of the next Resumes."""
+    router is killed; None: never. `resume_fails` are the codes of the next Resumes. With
+    `hears_nothing` it ends every call as gRPC does if a server stops before a handler begins."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -45,12 +46,16 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
         self.generates: list[inference_pb2.GenerateRequest] = []
         self.resumes: list[inference_pb2.ResumeRequest] = []
         self.cancels: list[str] = []
+        self.running = "none"  # the request that a Cancel finds
+        self.hears_nothing = False
 
     async def Multiplex(self, requests: Any, context: Any) -> None:
         await context.abort(C.UNIMPLEMENTED, "Method not found!")
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.generates.append(request)
+        if self.hears_nothing:
+            await context.abort(C.CANCELLED, "CANCELLED")
         if self.stops_with:
             await self._refuse(context)
             return
@@ -64,6 +69,8 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Resume(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.resumes.append(request)
+        if self.hears_nothing:
+            await context.abort(C.CANCELLED, "CANCELLED")
         if self.stops_with:
             await self._refuse(context)
             return
@@ -80,7 +87,14 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         self.cancels.append(request.request_id)
-        return inference_pb2.CancelResponse(found=False)
+        if self.hears_nothing:
+            await context.abort(C.CANCELLED, "CANCELLED")
+        return inference_pb2.CancelResponse(found=request.request_id == self.running)
+
+    async def ListModels(self, request: Any, context: Any) -> Any:
+        if self.hears_nothing:
+            await context.abort(C.CANCELLED, "CANCELLED")
+        return inference_pb2.ListModelsResponse()
 
     async def _refuse(self, context: Any) -> None:
         named = {"routers": ",".join(self.stops_with)}
@@ -143,6 +157,29 @@ async def test_an_answer_whose_router_is_lost_goes_on_at_another(after: int) -> 
         assert (resume.takeover, resume.n_tokens) == (1, after)
         assert resume.n_text_bytes == len("".join(f"é{n} " for n in range(after)).encode())
         assert not other.generates
+
+
+async def test_calls_that_a_stopping_router_never_heard_are_made_at_another() -> None:
+    async with two_routers() as (client, one, other):
+        one.hears_nothing = True
+        await check_whole(client)
+        assert len(one.generates) == len(other.generates) == 1
+        client._doors._at, client._doors.all[0].avoided_until = 1, 0.0
+        assert await client.models() == []
+        one.hears_nothing, one.breaks_after, one.resumes_well = False, 3, True
+        other.hears_nothing = True
+        client._doors._at, client._doors.all[0].avoided_until = 1, 0.0
+        await check_whole(client)
+        assert [resume.takeover for resume in other.resumes + one.resumes] == [1, 2]
+
+
+async def test_a_cancel_finds_a_request_though_another_router_is_lost() -> None:
+    async with two_routers() as (client, one, other):
+        one.hears_nothing, other.running = True, "x"
+        assert await client.cancel("x")
+        with pytest.raises(UnavailableError):
+            await client.cancel("y")
+        assert other.cancels == ["x", "y"]
 
 
 async def test_routers_that_are_lost_in_turn_count_the_takeovers_up() -> None:

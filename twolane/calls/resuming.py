@@ -1,7 +1,7 @@
 """One answer from any number of routers: if its router is lost or says `moved`, another continues.
 
     Generate ──> messages … lost ──> next router: Resume{takeover k, received} ──> messages …
-                              ▲            │ UNAVAILABLE: the next one, after a pause
+                              ▲            │ lost again: the next one, after a pause
                               └────────────┤ ABORTED: once more, with k + 1
                                            └ NOT_FOUND: Generate{resume: received}
 
@@ -20,7 +20,7 @@ import grpc
 from twolane.calls.door import Doors
 from twolane.calls.multiplexed import Call, Messages
 from twolane.calls.trace_headers import trace_headers
-from twolane.errors import InternalError
+from twolane.errors import InternalError, UnavailableError
 from twolane.rpc.errors import from_rpc_error
 from twolane.v1 import inference_pb2
 
@@ -71,7 +71,7 @@ class ResumingCall:
                     self._request.resumes = False
                     self._listen(self._start(self._request))
                     continue
-                if self._is_finished or not _is_lost(error):
+                if self._is_finished or not is_lost(error):
                     raise
                 await self._go_on(error)
                 continue
@@ -159,9 +159,9 @@ class ResumingCall:
             except grpc.aio.AioRpcError as failed:
                 if failed.code() is _Code.UNIMPLEMENTED and error is not None:
                     raise error from None  # an old router cannot resume the answer
-                if not _is_lost(failed) and failed.code() is not _Code.ABORTED:
+                if not is_lost(failed) and failed.code() is not _Code.ABORTED:
                     raise
-                if _is_lost(failed):
+                if is_lost(failed):
                     self._door.avoid()
                     self._learn(failed)
                 error = failed
@@ -221,10 +221,12 @@ class ResumingCall:
         return None if self._due is None else max(0.0, self._due - self._loop.time())
 
 
-def _is_lost(error: grpc.aio.AioRpcError) -> bool:
+def is_lost(error: grpc.aio.AioRpcError) -> bool:
     """Whether the router, or the connection to it, was lost, so that another may answer."""
-    is_reset = error.code() is _Code.INTERNAL and "RST_STREAM" in (error.details() or "")
-    return error.code() is _Code.UNAVAILABLE or is_reset
+    code = error.code()
+    is_reset = code is _Code.INTERNAL and "RST_STREAM" in (error.details() or "")
+    is_unheard = code is _Code.CANCELLED and isinstance(from_rpc_error(error), UnavailableError)
+    return code is _Code.UNAVAILABLE or is_reset or is_unheard
 
 
 def _is_refused(error: grpc.aio.AioRpcError) -> bool:

@@ -109,20 +109,23 @@ def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
     return () if status is None else status.details
 
 
-# Errors that share a gRPC status with another one, by their reason.
+# Errors that share a gRPC status with another one, or with gRPC itself, by their reason.
 _ERROR_OF_REASON: dict[str, type[errors.TwolaneError]] = {
-    kind.reason: kind for kind in (errors.UnknownSubmissionError, errors.TakenOverError)
+    kind.reason: kind
+    for kind in (errors.UnknownSubmissionError, errors.TakenOverError, errors.CancelledError)
 }
 
 # Every status that a failed call can have, except RESOURCE_EXHAUSTED and INVALID_ARGUMENT, whose
 # errors have fields. Statuses that no process of ours sends come from gRPC itself or from a proxy.
+# So does a CANCELLED without a reason: gRPC ends calls with it that came as their server stopped,
+# and that no handler has seen.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
     grpc.StatusCode.ALREADY_EXISTS: errors.DuplicateRequestError,
     grpc.StatusCode.NOT_FOUND: errors.UnknownModelError,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineError,
-    grpc.StatusCode.CANCELLED: errors.CancelledError,
+    grpc.StatusCode.CANCELLED: errors.UnavailableError,
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.ABORTED: errors.UnavailableError,
     grpc.StatusCode.UNIMPLEMENTED: errors.UnimplementedError,

@@ -18,6 +18,7 @@ from tests.until import WITHIN_S
 from twolane.router.config import GrpcDoorConfig, ReadersConfig, RouterConfig, ServerConfig
 from twolane.router.doors import multiplex
 from twolane.router.doors.answer_message import AnswerMessage
+from twolane.router.doors.grpc_door import Door
 from twolane.router.doors.multiplex import WINDOW_TOKENS
 from twolane.router.doors.server import RouterServer
 from twolane.router.requests.piece import Piece
@@ -299,6 +300,32 @@ async def test_a_router_that_stops_ends_an_idle_stream_at_once_and_answers_what_
             assert not await stream.read()
             await stopping
         assert took.s() < 8.0, "not the grace of 60 s"
+
+
+async def test_a_stream_whose_handler_begins_after_the_router_began_to_stop_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gRPC starts the handler of a call that has come some turns of the loop later."""
+    has_come, is_stopping, multiplexed = asyncio.Event(), asyncio.Event(), Door._multiplex
+
+    async def late(self: Door, *args: Any) -> None:
+        has_come.set()
+        await is_stopping.wait()
+        await multiplexed(self, *args)
+
+    monkeypatch.setattr(Door, "_multiplex", late)
+    async with asking(**QUICK) as (stream, server, _):
+        await stream.start(1, message([5], max_tokens=3))
+        await has_come.wait()
+        stopping = asyncio.create_task(server.__aexit__(None, None, None))
+        while not server.router._is_stopping:
+            await asyncio.sleep(0.01)
+        is_stopping.set()
+        async with asyncio.timeout(GRACE_S / 2):
+            while not stream.is_told_to_close:
+                assert await stream.read()
+            await stream.call.done_writing()
+            await stopping
 
 
 async def test_a_router_that_stops_waits_for_a_client_that_reads_late(

@@ -30,7 +30,7 @@ ERRORS = [
 STATUSES: dict[str, type[errors.TwolaneError]] = {
     "ABORTED": errors.UnavailableError,
     "ALREADY_EXISTS": errors.DuplicateRequestError,
-    "CANCELLED": errors.CancelledError,
+    "CANCELLED": errors.UnavailableError,
     "DATA_LOSS": errors.InternalError,
     "DEADLINE_EXCEEDED": errors.DeadlineError,
     "FAILED_PRECONDITION": errors.PreconditionError,

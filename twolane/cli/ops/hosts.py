@@ -12,6 +12,7 @@ from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
 from twolane.cli.waiting import News
+from twolane.status import STAYS
 from twolane.v1 import acts_pb2, cluster_pb2
 
 _SILENT = "silent"  # a value of HostStatus.state
@@ -81,11 +82,13 @@ def drain_node(
     )
     with operator(endpoint) as admin:
         nothing = f"{host} is cordoned already, and has no workers"
-        change(admin, "DrainHost", request, yes=yes, as_json=as_json, nothing=nothing)
+        done = change(admin, "DrainHost", request, yes=yes, as_json=as_json, nothing=nothing)
         if not (dry_run or no_wait):
             _wait(admin, host, timeout_s)
             if not as_json:
-                click.echo(f"{host} is safe: no worker is left there")
+                stay = [its.subject for its in done.changes if its.after == STAYS] if done else []
+                others = f", but {' and '.join(stay)} would end with it" if stay else ""
+                click.echo(f"{host} is safe: no worker is left there{others}")
 
 
 def _wait(admin: AdminClient, host: str, timeout_s: float) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
-from twolane.errors import CancelledError, UnauthenticatedError
+from twolane.errors import CancelledError, UnauthenticatedError, no_worker
 from twolane.router.dispatch.dispatch import Dispatcher
 from twolane.router.members.host_reports import HostReports
-from twolane.router.members.member import Member
+from twolane.router.members.member import Member, MemberState
 from twolane.router.members.membership import LEAVES
 from twolane.router.operators.changes import Changes
 from twolane.router.operators.configuration import Configuration
@@ -154,7 +154,12 @@ class Operations:
 
     def member(self, worker_id: str) -> Member:
         """The worker with that id. Raises `InvalidRequestError` if it is unknown."""
-        return self._dispatcher.members.worker(worker_id)
+        members = self._dispatcher.members
+        found = members.named(worker_id)
+        if found is None:
+            here = {its.worker_id for its in members if its.state is not MemberState.GONE}
+            raise no_worker(worker_id, here)
+        return found
 
     def members(self) -> Iterable[Member]:
         """All that are known, those that are gone lately included."""

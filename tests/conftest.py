@@ -74,3 +74,11 @@ def secret_of_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TWOLANE_SECRET_FILE", str(path))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_news_of_waits() -> Iterator[None]:
+    """How long a command waits is the machine's, and what it prints a test's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twolane.cli.waiting._LOOK_S", 3600.0)
+        yield

@@ -25,12 +25,13 @@ Only `twolane.rpc.errors` translates them to a status and back; only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 # Errors quote what a client sent, but not all of it. An error must fit into gRPC's 8 KiB of
 # trailers, where each non-ASCII byte of a message takes three bytes, and 4/3 bytes more in each
 # detail that repeats it.
 MAX_TEXT_BYTES = 1000
+_MOST_NAMED = 8
 MAX_FIGURE_BYTES = 200
 
 
@@ -67,6 +68,13 @@ class InvalidRequestError(TwolaneError):
     ) -> None:
         super().__init__(message, metadata=metadata)
         self.field = field
+
+
+def no_worker(name: str, known: Collection[str]) -> InvalidRequestError:
+    """No worker has that name; the text names some that are known."""
+    shown = ", ".join(sorted(known)[:_MOST_NAMED]) + ", …" * (len(known) > _MOST_NAMED)
+    there = f"there are {shown}" if known else "there is none"
+    return InvalidRequestError(f"there is no worker {name!r}; {there}", field="worker_id")
 
 
 class InvalidParameterError(InvalidRequestError):

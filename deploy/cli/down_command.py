@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from twolane.cli.waiting import telling
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.cli.own_stdout import take_over
@@ -39,7 +40,8 @@ def down(
     try:
         if topology is None:
             out = take_over(sys.stdout, others=sys.stderr.fileno())
-            _end_on_ray(str(ray_address), cluster)
+            with telling(_ends):
+                _end_on_ray(str(ray_address), cluster)
             click.echo("stopped", file=out)
             return
         given = read_topology(find_topology(topology))
@@ -47,13 +49,18 @@ def down(
         if not hosts:
             raise StartError(f"{topology} names no hosts")
         credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
-        asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
+        with telling(_ends):
+            asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
     except StartError as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
         click.echo(f"error: {error}", err=True)
         raise SystemExit(_NOT_PROVEN) from error
     click.echo("stopped")
+
+
+def _ends() -> str:
+    return "running answers and processes end"
 
 
 def _end_on_ray(address: str, cluster: str) -> None:

@@ -12,6 +12,7 @@ import click
 from twolane.cli.common import emit
 from twolane.cli.examples import epilog
 from twolane.cli.rows import Rows
+from twolane.cli.waiting import telling
 from twolane.deploy.controller.priors import Hardware, UnknownGpuError, hardware
 from twolane.deploy.simulator.cluster import Slo
 from twolane.deploy.simulator.planning import (
@@ -99,10 +100,11 @@ def plan(
     try:
         made = hardware(gpu)
         requests = read_trace(path)
-        if gpus is not None:
-            rates = _rates(requests, gpus, gpu, slo, share)
-        else:
-            found = make_plan(requests, made, slo, share=share, most_gpus=most_gpus)
+        with telling(lambda: f"{len(requests):,} requests are simulated on clusters of many sizes"):
+            if gpus is not None:
+                rates = _rates(requests, gpus, gpu, slo, share)
+            else:
+                found = make_plan(requests, made, slo, share=share, most_gpus=most_gpus)
     except (TraceError, PlanError, UnknownGpuError) as error:
         raise PlanFailed(str(error)) from None
     if gpus is not None:
@@ -113,7 +115,10 @@ def plan(
 
         title = f"{path.name}: {len(requests):,} requests, {requests.rate_per_s:.3g} a second"
         draw_plan(title, found, slo, share).savefig(plot, dpi=110)
-    played = None if replay is None else _replay(requests.first(replay), found, made, slo)
+    played = None
+    if replay is not None:
+        with telling(lambda: f"the first {replay:,} requests are played on the planned cluster"):
+            played = _replay(requests.first(replay), found, made, slo)
     if as_json:
         click.echo(json.dumps(_document(found, requests) | _played_document(played), indent=2))
     else:

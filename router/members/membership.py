@@ -196,13 +196,6 @@ class Membership:
         here = [member for member in ours if member.state is not S.GONE]
         return max(here, key=lambda member: member.is_open, default=None)
 
-    def worker(self, worker_id: str) -> Member:
-        """As `named`; raises `InvalidRequestError` if there is none."""
-        member = self.named(worker_id)
-        if member is None:
-            raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
-        return member
-
     def drain(
         self, worker_id: str, *, undo: bool = False, hand_over: bool = False
     ) -> Member | None:

@@ -59,8 +59,8 @@ def test_list_shows_keys_and_quotas(path: Path) -> None:
         (("create-key",), "a client needs a tenant", 2),
         (("create-key", "--tenant", "a", "--weight", "0"), "weight", 2),
         (("create-key", "--tenant", "a", "--expires-in", "soon"), "expires_in is 'soon'", 2),
-        (("revoke", "x"), "No such file", 1),
-        (("list",), "No such file", 1),
+        (("revoke", "x"), "No such file", 2),
+        (("list",), "No such file", 2),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(

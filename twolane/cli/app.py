@@ -77,8 +77,7 @@ class App(click.Group):
         try:
             return super().invoke(ctx)
         except TwolaneError as error:
-            click.secho("error: ", fg="red", nl=False, err=True)
-            click.echo(describe(error), err=True)
+            _complain(describe(error))
             ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
         except KeyboardInterrupt:
             click.echo(err=True)
@@ -86,6 +85,16 @@ class App(click.Group):
         except BrokenPipeError:  # `twolane … | head`: the reader has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            _complain(f"{error.filename}: {error.strerror}")  # a file or folder that was named
+            ctx.exit(2)
+
+
+def _complain(text: str) -> None:
+    click.secho("error: ", fg="red", nl=False, err=True)
+    click.echo(text, err=True)
 
 
 def describe(error: TwolaneError) -> str:

@@ -13,7 +13,7 @@ import click
 
 from twolane.cli.common import client, console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
-from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.security.identity import Role
 
 if TYPE_CHECKING:
@@ -169,8 +169,8 @@ def _naming_faults() -> Iterator[None]:
 
     try:
         yield
-    except (KeyFileError, OSError) as error:
-        raise TwolaneError(str(error)) from error
+    except KeyFileError as error:
+        raise InvalidRequestError(str(error), field="keys") from error
     except msgspec.ValidationError as error:
         raise InvalidRequestError(str(error)) from error
 

@@ -11,6 +11,7 @@ import click
 from rich.console import Console, RenderableType
 
 from twolane.admin import UNIX, AdminClient, live_sockets
+from twolane.cli.waiting import no_answer, telling
 from twolane.client import Client
 from twolane.config import ClientConfig, columns_from_env, context_from_env, named_endpoint
 from twolane.errors import PermissionDeniedError
@@ -93,13 +94,21 @@ def _with_access(command: CommandT) -> CommandT:
     return command
 
 
+class _Operator(AdminClient):
+    """Says so while a router does not answer."""
+
+    def _call(self, method: Any, request: object, within_s: float | None = None) -> Any:
+        with telling(no_answer):
+            return super()._call(method, request, within_s)
+
+
 def admin_client(endpoint: str | None) -> AdminClient | None:
     """The operator's client for `--endpoint` or else $TWOLANE_ENDPOINT; if neither is set, for the
     context's admin_endpoint, or this machine's cluster. None: a HOST:PORT is named, which is where
     clients connect, or a context without an admin_endpoint, or no cluster runs here."""
     named = endpoint or named_endpoint()
     if named is not None:
-        return AdminClient(named) if named.startswith(UNIX) else None
+        return _Operator(named) if named.startswith(UNIX) else None
     return _operator_of_context()
 
 
@@ -107,7 +116,7 @@ def operator(endpoint: str | None) -> AdminClient:
     """As `admin_client`; a HOST:PORT that `--endpoint` names is a router's --admin-port. Raises
     `PermissionDeniedError` where nothing names one."""
     if endpoint is not None:
-        return AdminClient(endpoint, config=ClientConfig(**_said()))
+        return _Operator(endpoint, config=ClientConfig(**_said()))
     admin = admin_client(None)
     if admin is None:
         raise PermissionDeniedError(
@@ -120,10 +129,10 @@ def operator(endpoint: str | None) -> AdminClient:
 def _operator_of_context() -> AdminClient | None:
     config = ClientConfig(**_said())
     if find_admin_target(None, config) is not None:
-        return AdminClient(config=config)
+        return _Operator(config=config)
     if config.context or context_from_env():
         return None
-    return AdminClient(config=config) if live_sockets() else None
+    return _Operator(config=config) if live_sockets() else None
 
 
 def sampling_options(command: CommandT) -> CommandT:

@@ -18,6 +18,7 @@ from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
 from twolane.cli.ops.epochs import epoch_of
 from twolane.cli.ops.kill import until_ended
+from twolane.cli.waiting import telling
 from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
 from twolane.v1 import acts_pb2
 
@@ -100,7 +101,11 @@ def _at_launcher(
     if not confirm(what, yes=yes, dry_run=act.dry_run):
         return
     with ControllerClient(endpoint) as controller:
-        proof = controller.say_off(host) if host else controller.fence(str(worker_id))
+        if host:
+            proof = controller.say_off(host)
+        else:
+            with telling(lambda: f"no proof yet that {worker_id} has ended"):
+                proof = controller.fence(str(worker_id))
     click.echo(proof)
 
 
@@ -159,10 +164,12 @@ def down(
         os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
     with ControllerClient(endpoint) as controller:
         confirm(f"the cluster in {controller.folder} ends, with all its requests", yes=yes)
-        controller.stop()
-        end = time.monotonic() + timeout_s
-        while controller.folder.exists():
-            if time.monotonic() > end:
-                raise NotProvenError(f"still running after {timeout_s:g} s: {controller.folder}")
-            time.sleep(_POLL_S)
+        with telling(lambda: "running answers and processes end"):
+            controller.stop()
+            end = time.monotonic() + timeout_s
+            while controller.folder.exists():
+                if time.monotonic() > end:
+                    text = f"still running after {timeout_s:g} s: {controller.folder}"
+                    raise NotProvenError(text)
+                time.sleep(_POLL_S)
     click.echo("stopped")

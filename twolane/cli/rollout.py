@@ -16,6 +16,7 @@ from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change
 from twolane.cli.ops.output import print_json, rollout_in_words, show
 from twolane.cli.rows import Rows
+from twolane.cli.waiting import News
 from twolane.errors import PreconditionError, TwolaneError
 from twolane.v1 import acts_pb2, cluster_pb2
 
@@ -112,7 +113,7 @@ def start(
     with operator(endpoint) as admin:
         done = change(
             admin, "StartRollout", request, yes=yes, as_json=as_json, nothing=_NOTHING,
-            within_s=SLOW_S, quiet=as_json and wait,
+            within_s=SLOW_S, quiet=as_json and wait, left=lambda: f"hosts read {model_dir}",
         )  # fmt: skip
         if wait and not dry_run:
             ends = ("done", "canary")
@@ -191,15 +192,13 @@ def _wait(
 ) -> None:
     """Without `has_begun`, an earlier one may have ended in any way. Raises `TwolaneError` if it
     ends in no state of `ends`, and `NotProvenError` if it takes longer."""
-    end, told = time.monotonic() + timeout_s, ""
+    end, news = time.monotonic() + timeout_s, News(err=as_json)
     while True:
         its = _latest(admin)
         if its is None:
             return
         text = rollout_in_words(its)
-        if text != told and not as_json:
-            click.echo(text)
-        told = text
+        news.tell(text)
         if its.state in _OVER or (its.state in _HELD and _is_settled(its)):
             break
         if time.monotonic() > end:

@@ -130,7 +130,9 @@ def read_keys(path: Path) -> KeyRing:
     try:
         value: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
         ring = msgspec.convert({} if value is None else value, KeyRing)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise KeyFileError(f"{path}: {error}") from error
     except yaml.YAMLError as error:
         raise KeyFileError(f"{path}: not YAML: {error}") from error

@@ -36,13 +36,16 @@ class PodAgent(Protocol):
 
 
 MakeAgent = Callable[[str, str], Awaitable[PodAgent]]  # the pod's name and UID
+MakeRoutes = Callable[["FakeApi"], list[Route]]
 
 
 class FakeApi:
-    """`busy`: so many of the next calls are answered 429. `on_scale`: called before a size is
-    written, as others write it, too. `patches`: what was asked for, in order."""
+    """`more`: further routes. `busy`: so many of the next calls are answered 429. `on_scale`:
+    called before a size is written, as others write it, too. `patches`: what was asked for, in
+    order."""
 
-    def __init__(self, agents: MakeAgent | None = None) -> None:
+    def __init__(self, agents: MakeAgent | None = None, more: MakeRoutes | None = None) -> None:
+        self._more = more
         self.sets: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
         self.nodes: dict[str, list[str]] = {}  # keys of taints
@@ -73,6 +76,7 @@ class FakeApi:
                 Route("/api/v1/nodes/{name}", self._node),
                 Route(_LEASES, self._create_lease, methods=["POST"]),
                 Route(_LEASES + "/{name}", self._lease, methods=["GET", "PATCH"]),
+                *(self._more(self) if self._more is not None else ()),
             ]
         )
         config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
@@ -98,14 +102,14 @@ class FakeApi:
             return refusal
         name = request.path_params["name"]
         if name not in self.sets:
-            return _status(404, "NotFound")
+            return status(404, "NotFound")
         its = self.sets[name]
         if request.method == "PATCH":
             body = json.loads(await request.body())
             self.on_scale(name)
             version = body.get("metadata", {}).get("resourceVersion")
             if version not in (None, its["version"]):
-                return _status(409, "Conflict")
+                return status(409, "Conflict")
             self.patches.append((name, body["spec"]["replicas"]))
             await self.set_replicas(name, body["spec"]["replicas"])
         return JSONResponse(
@@ -125,13 +129,14 @@ class FakeApi:
         if "watch" in request.query_params:
             since = int(request.query_params["resourceVersion"])
             if since < self._expired:
-                return _status(410, "Expired")
+                return status(410, "Expired")
             self.n_watches += 1
             events = self._watch(since, self._watch_breaks, chosen)
             return StreamingResponse(events, media_type="application/json")
         self.n_lists += 1
         items = [copy.deepcopy(pod) for pod in self.pods.values() if _has(pod, chosen)]
-        return JSONResponse({"metadata": {"resourceVersion": str(version)}, "items": items})
+        kind = {"kind": "PodList", "apiVersion": "v1"}
+        return JSONResponse(kind | {"metadata": {"resourceVersion": str(version)}, "items": items})
 
     async def _watch(self, since: int, breaks: asyncio.Event, chosen: str) -> AsyncIterator[str]:
         while not breaks.is_set():
@@ -148,7 +153,7 @@ class FakeApi:
     async def _node(self, request: Request) -> Response:
         taints = self.nodes.get(request.path_params["name"])
         if taints is None:
-            return _status(404, "NotFound")
+            return status(404, "NotFound")
         return JSONResponse({"spec": {"taints": [{"key": key} for key in taints]}})
 
     async def _create_lease(self, request: Request) -> Response:
@@ -157,7 +162,7 @@ class FakeApi:
         lease = json.loads(await request.body())
         name = lease["metadata"]["name"]
         if name in self.leases:
-            return _status(409, "AlreadyExists")
+            return status(409, "AlreadyExists")
         lease["metadata"]["resourceVersion"] = str(next(self._versions))
         self.leases[name] = lease
         return JSONResponse(lease, 201)
@@ -167,11 +172,11 @@ class FakeApi:
             return refusal
         lease = self.leases.get(request.path_params["name"])
         if lease is None:
-            return _status(404, "NotFound")
+            return status(404, "NotFound")
         if request.method == "PATCH":
             body = json.loads(await request.body())
             if body["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"]:
-                return _status(409, "Conflict")
+                return status(409, "Conflict")
             lease["spec"] |= body["spec"]
             lease["metadata"]["resourceVersion"] = str(next(self._versions))
         return JSONResponse(lease)
@@ -180,7 +185,7 @@ class FakeApi:
         if not self.busy:
             return None
         self.busy -= 1
-        return _status(429, "TooManyRequests", {"Retry-After": "0"})
+        return status(429, "TooManyRequests", {"Retry-After": "0"})
 
     # What StatefulSets and kubelets do
 
@@ -261,6 +266,6 @@ def _has(pod: dict[str, Any], chosen: str) -> bool:
     return all(labels.get(key) == value for key, _, value in wanted)
 
 
-def _status(code: int, reason: str, headers: dict[str, str] | None = None) -> Response:
+def status(code: int, reason: str, headers: dict[str, str] | None = None) -> Response:
     body = {"kind": "Status", "code": code, "reason": reason, "message": reason}
     return JSONResponse(body, code, headers)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.deploy.kubernetes.fake_api import NAMESPACE, FakeApi
+from tests.deploy.kubernetes.fake_api import NAMESPACE, FakeApi, MakeRoutes
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig
 from twolane.deploy.agent.made_hosts import MadeHosts
 from twolane.deploy.agent.term import Term
@@ -76,8 +76,10 @@ class World:
 
 
 @asynccontextmanager
-async def running(config: ExecutorConfig = QUICK) -> AsyncIterator[World]:
-    async with FakeApi() as api:
+async def running(
+    config: ExecutorConfig = QUICK, routes: MakeRoutes | None = None
+) -> AsyncIterator[World]:
+    async with FakeApi(more=routes) as api:
         for its in SETS:
             await api.set_replicas(its.name, 1)
         world = World(api)

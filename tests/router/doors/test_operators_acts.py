@@ -147,3 +147,9 @@ async def test_an_event_of_an_act_has_each_change_from_before_to_after(tmp_path:
             "it was so already",
             "2 > 3; not proven: node-b is silent",
         ]
+
+
+async def test_a_worker_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    async with two_routers(tmp_path) as two:
+        call = two.admin.DrainWorker(cluster_pb2.DrainWorkerRequest(worker_id="w9"))
+        assert await call.details() == "there is no worker 'w9'; there are d0, p0"

@@ -327,11 +327,6 @@ def test_drain_may_be_asked_for_twice(members: Membership) -> None:
         assert state_after_drain(members, undo=undo) is wanted
 
 
-def test_a_worker_that_nobody_has_announced_is_named(members: Membership) -> None:
-    with pytest.raises(InvalidRequestError, match="there is no worker 'w9'"):
-        members.worker("w9")
-
-
 def test_roles_of_a_report_count_before_those_of_an_announce_that_was_under_way(
     members: Membership,
 ) -> None:

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.twolane.conftest import Door
 from tests.twolane.ops.scripted_admin import ScriptedAdmin
+from tests.twolane.ops.test_golden_output import COMMANDS
 from twolane.admin import AdminClient
 from twolane.cli.app import app
 from twolane.cli.ops.kill import until_ended
@@ -24,23 +25,27 @@ def run(door: Door, line: str, typed: str | None = None) -> Result:
     return CliRunner().invoke(app, [*line.split(), "--endpoint", door.admin], input=typed)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "scale decode=3",
-        "cordon node-b",
-        "uncordon node-b",
-        "drain-node node-c",
-        "kill w-0",
-        "fence w-0",
-        "fence --host node-b --i-saw-it-off",
-        "down",
-    ],
-)
+# As in the list of golden outputs, and those that the launcher does.
+ASK = [line.removesuffix(" --yes") for line in COMMANDS.values() if line.endswith(" --yes")]
+ASK += ["fence --host node-b --i-saw-it-off", "down"]
+
+
+@pytest.mark.parametrize("line", ASK)
 def test_nothing_is_done_where_nobody_can_be_asked(line: str, door: Door) -> None:
     done = run(door, line)
     assert done.exit_code == 2
-    assert "nobody can be asked here: look with --dry-run, then say --yes" in done.output
+    look = "" if line == "down" else "look with --dry-run, then "
+    assert f"nobody can be asked here: {look}say --yes" in done.output
+
+
+def test_requests_that_would_end_are_named_before_the_question(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
+    refused = run(door, "requests cancel r1", "n\n")
+    assert refused.exit_code == 1
+    assert "these requests end, with CANCELLED: r1 (3f2a9c1e)" in refused.output
+    assert "running > " not in refused.output
 
 
 def test_the_plan_is_shown_before_the_question(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,15 +68,15 @@ def test_a_death_that_is_not_proven_exits_with_5(verb: str, door: Door) -> None:
 def test_who_waits_for_a_proof_is_told_what_for(
     verb: str, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twolane.cli.ops.changing._LOOK_S", 0.001)
+    monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.001)
     monkeypatch.setattr(ScriptedAdmin, "kill_looks", 3)
     line = f"{verb} prefill-1 --yes --json"
-    told = r"waiting: no proof yet that prefill-1 has ended; it is suspect \(\d+ s\)"
+    told = "waiting: no proof yet that prefill-1 has ended; it is suspect"
     done = run(door, line)
-    assert re.fullmatch(f"{told}\n", done.stderr), "once, for nothing has changed"
+    assert done.stderr == f"{told}\n", "once, for nothing has changed"
     assert json.loads(done.stdout)["proof_class"] == "A"
-    monkeypatch.setattr("twolane.cli.ops.changing._AGAIN_S", 0.0)
-    assert re.fullmatch(f"({told}\n){{3,}}", run(door, line).stderr)
+    monkeypatch.setattr("twolane.cli.waiting._AGAIN_S", 0.0)
+    assert re.fullmatch(rf"{told}\n({told} \(\d+ s\)\n){{2,}}", run(door, line).stderr)
 
 
 def test_where_a_worker_may_still_run_its_silent_host_is_named(
@@ -169,7 +174,8 @@ def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
         "node-c: still there: decode-1, prefill-1",
         "node-c: it is silent: decode-1 may still run there",
     ]
-    assert done.stdout.endswith("node-c is safe: no worker is left there\n")
+    safe = "node-c is safe: no worker is left there, but router-1 would end with it\n"
+    assert done.stdout.endswith(safe)
     assert looks == []
 
 

@@ -17,6 +17,7 @@ from twolane import __version__
 from twolane.admin import AdminClient
 from twolane.cli.common import operator, operator_option
 from twolane.cli.ops.output import as_json, count
+from twolane.cli.waiting import telling
 from twolane.errors import TwolaneError
 from twolane.v1 import admin_pb2, cluster_pb2
 
@@ -42,8 +43,13 @@ def bundle(file: Path, *, endpoint: str | None) -> None:
     It has the status, the running and the recently ended requests, pages, events, the configuration
     and a diagnosis. It has no prompts, no answers and no keys.
     """
-    with operator(endpoint) as admin:
-        found = {name: _part(admin, *asked) for name, asked in PARTS.items()}
+    found: dict[str, Any] = {}
+    with (
+        operator(endpoint) as admin,
+        telling(lambda: f"{len(found)} of {len(PARTS)} parts are there"),
+    ):
+        for name, asked in PARTS.items():
+            found[name] = _part(admin, *asked)
     missing = {name: part["missing"] for name, part in found.items() if "missing" in part}
     found["about"] = {"twolane": __version__, "made_at": time.time(), "missing": missing}
     with tarfile.open(file, "w:gz") as archive:

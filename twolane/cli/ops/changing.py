@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,11 +11,11 @@ import click
 from twolane.admin import AdminClient
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.output import print_json
+from twolane.cli.waiting import no_answer, telling
 from twolane.v1 import acts_pb2
 
 CALL_S = 60.0
 SLOW_S = 660.0  # a fence command may take minutes, and so may hosts that read a model's files
-_LOOK_S, _AGAIN_S = 2.0, 30.0  # while it is done; the same is said again so long after
 
 
 def change(
@@ -31,17 +28,18 @@ def change(
     nothing: str,
     within_s: float = CALL_S,
     quiet: bool = False,
-    left: Callable[[], str] | None = None,
+    left: Callable[[], str] = no_answer,
 ) -> acts_pb2.ActResponse | None:
     """Have that act done, whose request has an `act`. None: it was a dry run, or changes nothing.
     Where nobody can be asked, --yes is demanded. `quiet`: print what would be done alone. `left`:
-    what a slow act still waits for, told within two seconds; it is called in another thread."""
+    what a slow act waits for, which `telling` says."""
     _check_can_ask(yes=yes, dry_run=request.act.dry_run)
     if not yes or request.act.dry_run:
         planned = type(request)()
         planned.CopyFrom(request)
         planned.act.dry_run, planned.act.request_id = True, ""
-        plan = admin.call(method, planned, within_s=within_s)
+        with telling(left):
+            plan = admin.call(method, planned, within_s=within_s)
         if request.act.dry_run:
             _print(plan, nothing, as_json=as_json)
             return None
@@ -49,35 +47,11 @@ def change(
         if not plan.changes:
             return None
         click.confirm("Do that?", abort=True, err=True)
-    with nullcontext() if left is None else _telling(left):
+    with telling(left):
         done: acts_pb2.ActResponse = admin.call(method, request, within_s=within_s)
     if not quiet:
         _print(done, nothing, as_json=as_json)
     return done
-
-
-@contextmanager
-def _telling(left: Callable[[], str]) -> Iterator[None]:
-    """Say meanwhile what is waited for, and since when: whenever that changes, and now and then."""
-    is_over, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        told, told_at = "", began
-        while not is_over.wait(_LOOK_S):
-            text, now = left(), time.monotonic()
-            if is_over.is_set():
-                return
-            if text != told or now - told_at >= _AGAIN_S:
-                click.echo(f"waiting: {text} ({now - began:.0f} s)", err=True)
-                told, told_at = text, now
-
-    thread = threading.Thread(target=tell, name="telling", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def confirm(what: str, *, yes: bool, dry_run: bool = False) -> bool:
@@ -95,7 +69,9 @@ def confirm(what: str, *, yes: bool, dry_run: bool = False) -> bool:
 
 def _check_can_ask(*, yes: bool, dry_run: bool) -> None:
     if not (yes or dry_run or can_ask()):
-        raise click.UsageError("nobody can be asked here: look with --dry-run, then say --yes")
+        its = click.get_current_context().command.params
+        look = "look with --dry-run, then " * any("--dry-run" in each.opts for each in its)
+        raise click.UsageError(f"nobody can be asked here: {look}say --yes")
 
 
 def can_ask() -> bool:

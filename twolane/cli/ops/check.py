@@ -12,6 +12,7 @@ from twolane.cli.completion import workers
 from twolane.cli.ops.acting import new_act
 from twolane.cli.ops.output import count, print_json, show
 from twolane.cli.rows import Rows
+from twolane.cli.waiting import telling
 from twolane.v1 import admin_pb2
 
 _DIFFERENT, _NOT_COMPARED = 1, 5  # exit codes
@@ -60,7 +61,7 @@ def check(
         worker_ids=worker_ids,
     )
     told: list[admin_pb2.CheckClusterResponse] = []
-    with operator(endpoint) as admin:
+    with operator(endpoint) as admin, telling(lambda: _so_far(told)):
         for comparison in admin.watch("CheckCluster", request):
             told.append(comparison)
             if as_json:
@@ -79,6 +80,10 @@ def check(
         raise SystemExit(_DIFFERENT)
     if any(its.error for its in told):
         raise SystemExit(_NOT_COMPARED)
+
+
+def _so_far(told: Told) -> str:
+    return f"{_comparisons(told)} made, {told[-1].left} left" if told else "no comparison made yet"
 
 
 def so_what(told: Told) -> str:

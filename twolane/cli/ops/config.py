@@ -13,7 +13,7 @@ from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
 from twolane.cli.ops.output import count, missing, print_json, quiet_option, show
 from twolane.cli.rows import Rows
-from twolane.errors import InvalidParameterError
+from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.v1 import admin_pb2, cluster_pb2
 
 _OFF = 1  # exit code: routers do not agree
@@ -36,6 +36,10 @@ def get(
     """Show settings of the cluster: all, or those whose names begin with NAME."""
     with operator(endpoint) as admin:
         found = admin.call("GetConfig", admin_pb2.GetConfigRequest(names=names))
+    wrong = [name for name in names if not any(its.name.startswith(name) for its in found.fields)]
+    if wrong and not found.without_controllers:
+        text = f"no setting begins with {', '.join(wrong)}: `twolane config get` lists them"
+        raise InvalidRequestError(text, field="NAME")
     _keep_only(found, lambda its: its.live or not live)
     if as_json:
         print_json(found)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from twolane.admin import AdminClient
 from twolane.cli.rows import EPOCH_SHOWN
-from twolane.errors import InvalidRequestError, PreconditionError
+from twolane.errors import PreconditionError, no_worker
 
 
 def epoch_of(admin: AdminClient, worker_id: str, expected: str) -> int:
     """The worker's epoch. `expected` is as `twolane status` shows it, with or without --json.
     Raises if it differs."""
-    ours = [w.epoch for w in admin.status().workers if w.worker_id == worker_id and w.is_here]
+    here = [w for w in admin.status().workers if w.is_here]
+    ours = [w.epoch for w in here if w.worker_id == worker_id]
     if not ours:
-        raise InvalidRequestError(f"there is no worker {worker_id!r}", field="worker_id")
+        raise no_worker(worker_id, [w.worker_id for w in here])
     epoch = ours[-1]
     is_beginning = len(expected) >= EPOCH_SHOWN and f"{epoch:016x}".startswith(expected)
     if expected and not is_beginning and expected != str(epoch):

@@ -84,10 +84,16 @@ def events(
             for news in admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=asked)):
                 _tell(news, as_json=as_json, quiet=quiet)
         else:
-            _show(admin.call("ListEvents", asked), as_json=as_json, quiet=quiet)
+            page, is_chosen = (
+                admin.call("ListEvents", asked),
+                bool(since_s or kinds or subject or audit),
+            )
+            _show(page, is_chosen=is_chosen, as_json=as_json, quiet=quiet)
 
 
-def _show(page: admin_pb2.ListEventsResponse, *, as_json: bool, quiet: bool) -> None:
+def _show(
+    page: admin_pb2.ListEventsResponse, *, is_chosen: bool, as_json: bool, quiet: bool
+) -> None:
     if as_json:
         print_json(page)
     elif quiet:
@@ -95,7 +101,8 @@ def _show(page: admin_pb2.ListEventsResponse, *, as_json: bool, quiet: bool) -> 
             click.echo(event.id)
     else:
         parts = [event_rows(page.events)] if page.events else []
-        show(so_what(page), *parts, *missing(page.unreached))
+        nothing = "no events match" if is_chosen else "nothing has happened"
+        show(so_what(page, nothing), *parts, *missing(page.unreached))
 
 
 def _tell(news: admin_pb2.WatchEventsResponse, *, as_json: bool, quiet: bool) -> None:
@@ -111,11 +118,11 @@ def _tell(news: admin_pb2.WatchEventsResponse, *, as_json: bool, quiet: bool) ->
         emit(line)
 
 
-def so_what(page: admin_pb2.ListEventsResponse) -> str:
+def so_what(page: admin_pb2.ListEventsResponse, nothing: str) -> str:
     """A summary such as `3 events in the last 10 min: 1 worker is gone, 2 acts by
     operator/anna`."""
     if not page.events:
-        return "nothing has happened, as far as routers remember"
+        return f"{nothing}, as far as routers remember"
     parts = []
     bad = [event for event in page.events if event.kind.rpartition(".")[2] in _BAD]
     if bad:

@@ -11,6 +11,8 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
+from twolane.cli.waiting import News
+from twolane.status import STAYS
 from twolane.v1 import acts_pb2, cluster_pb2
 
 _SILENT = "silent"  # a value of HostStatus.state
@@ -80,20 +82,20 @@ def drain_node(
     )
     with operator(endpoint) as admin:
         nothing = f"{host} is cordoned already, and has no workers"
-        change(admin, "DrainHost", request, yes=yes, as_json=as_json, nothing=nothing)
+        done = change(admin, "DrainHost", request, yes=yes, as_json=as_json, nothing=nothing)
         if not (dry_run or no_wait):
             _wait(admin, host, timeout_s)
             if not as_json:
-                click.echo(f"{host} is safe: no worker is left there")
+                stay = [its.subject for its in done.changes if its.after == STAYS] if done else []
+                others = f", but {' and '.join(stay)} would end with it" if stay else ""
+                click.echo(f"{host} is safe: no worker is left there{others}")
 
 
 def _wait(admin: AdminClient, host: str, timeout_s: float) -> None:
-    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer."""
-    end, told = time.monotonic() + timeout_s, ""
+    """Says what is left. Raises `NotProvenError` if it takes longer."""
+    end, news = time.monotonic() + timeout_s, News()
     while text := _left(_status(admin, host)):
-        if text != told:
-            click.echo(f"{host}: {text}", err=True)
-        told = text
+        news.tell(f"{host}: {text}")
         if time.monotonic() > end:
             raise NotProvenError(f"{host} is not safe after {timeout_s:g} s: {text}")
         time.sleep(_POLL_S)

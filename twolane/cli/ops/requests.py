@@ -12,6 +12,7 @@ from rich.text import Text
 from twolane.admin import AdminClient
 from twolane.cli.common import emit, json_option, operator, operator_option
 from twolane.cli.ops.acting import act_options, done_in_words, new_act
+from twolane.cli.ops.changing import confirm
 from twolane.cli.ops.output import (
     ID_SHOWN,
     count,
@@ -159,9 +160,9 @@ def cancel_requests(
     """
     with operator(endpoint) as admin:
         found = [_find(admin, request_id).trace.request for request_id in request_ids]
-        if not (yes or dry_run):
+        if not dry_run:
             named = ", ".join(_name(status) for status in found)
-            click.confirm(f"End {count(len(found), 'request')} ({named})?", abort=True, err=True)
+            confirm(f"these requests end, with CANCELLED: {named}", yes=yes)
         for status in found:
             asked = admin_pb2.CancelRequestRequest(
                 act=new_act(reason, dry_run=dry_run), submission_id=status.submission_id

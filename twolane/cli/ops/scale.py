@@ -13,6 +13,7 @@ from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
 from twolane.cli.ops.events import Duration
+from twolane.cli.waiting import News
 from twolane.errors import InvalidParameterError
 from twolane.v1 import acts_pb2, cluster_pb2
 
@@ -84,18 +85,16 @@ def _size(text: str) -> acts_pb2.PoolSize:
 
 
 def _wait(admin: AdminClient, sizes: Sequence[acts_pb2.PoolSize], timeout_s: float) -> None:
-    """Says what is left whenever that changes. Raises `NotProvenError` if it takes longer, or if
+    """Says what is left. Raises `NotProvenError` if it takes longer, or if
     another size is wanted by now."""
-    end, told, wanted = time.monotonic() + timeout_s, "", set[str]()
+    end, news, wanted = time.monotonic() + timeout_s, News(), set[str]()
     while text := _left(pools := _pools(admin), sizes):
         its_sizes = [(its, size) for its in pools for size in sizes if its.pool == size.pool]
         same = {its.pool for its, size in its_sizes if _is_wanted(its, size)}
         if changed := wanted & {its.pool for its, _ in its_sizes} - same:
             raise NotProvenError(f"the size of {', '.join(sorted(changed))} was changed: {text}")
         wanted |= same
-        if text != told:
-            click.echo(f"waiting: {text}", err=True)
-        told = text
+        news.tell(f"waiting: {text}")
         if time.monotonic() > end:
             why = "`twolane events` says what has happened"
             raise NotProvenError(f"not so after {timeout_s:g} s: {text}; {why}")

@@ -78,7 +78,7 @@ def render(status: cluster_pb2.GetClusterStatusResponse) -> Group:
     if status.HasField("rollout") and status.rollout.state not in ("done", "undone"):
         parts.append(Text(f"rollout {rollout_in_words(status.rollout)}", style="yellow"))
     if status.pools:
-        parts.append(_pools(status.pools))
+        parts.append(_pools(status))
     if workers:
         parts.append(_workers(workers))
     parts += missing(router for router in status.routers if router.unreached)
@@ -203,10 +203,12 @@ def _workers(workers: Sequence[cluster_pb2.WorkerStatus]) -> Rows:
     return table
 
 
-def _pools(pools: Sequence[cluster_pb2.PoolStatus]) -> Rows:
+def _pools(status: cluster_pb2.GetClusterStatusResponse) -> Rows:
+    mode = status.scaler.mode
+    usually = "the scaler" if mode == "on" else f"the scaler ({mode})" if mode else "the topology"
     table = Rows(("pool", "sized by"), ("alive", "wanted", "starting", "draining", "GPUs"))
-    for pool in pools:
-        by = "an operator" if pool.pinned else "the topology"
+    for pool in status.pools:
+        by = "an operator" if pool.pinned else usually
         if pool.pinned and pool.pinned_for_s:
             by += f", for {seconds(pool.pinned_for_s)}"
         numbers = (pool.alive, pool.workers, pool.starting, pool.draining)

@@ -1,0 +1,127 @@
+"""No command of operators is silent while it waits."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.twolane.conftest import Door
+from tests.twolane.ops.test_golden_output import COMMANDS
+from twolane.admin import AdminClient
+from twolane.cli.app import app
+from twolane.cli.waiting import News
+from twolane.v1 import cluster_pb2
+
+BY_CALLS = sorted({*COMMANDS} - {"events_follow"})  # that one shows what comes, when it comes
+READS = {"rollout_start", "rollout_start_dry"}  # hosts read the model's files meanwhile
+
+
+@pytest.fixture
+def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A router that answers when its caller has said that it waits."""
+    said = threading.Event()
+    call, watch, tell = AdminClient._call, AdminClient.watch, News.tell
+
+    def wait() -> None:
+        if threading.current_thread().name != "telling":  # it looks what there is to tell
+            assert said.wait(60), "the command is silent"
+
+    def slow_call(self: AdminClient, *what: Any) -> Any:
+        wait()
+        return call(self, *what)
+
+    def slow_watch(self: AdminClient, *what: Any) -> Iterator[Any]:
+        wait()
+        yield from watch(self, *what)
+
+    def told(self: News, text: str) -> None:
+        tell(self, text)
+        said.set()
+
+    monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.001)
+    monkeypatch.setattr(AdminClient, "_call", slow_call)
+    monkeypatch.setattr(AdminClient, "watch", slow_watch)
+    monkeypatch.setattr(News, "tell", told)
+
+
+def run(door: Door, line: str) -> Result:
+    return CliRunner().invoke(app, [*line.split(), "--endpoint", door.admin])
+
+
+@pytest.mark.usefixtures("_slow")
+@pytest.mark.parametrize("name", [*BY_CALLS, "bundle"])
+def test_a_command_says_that_it_waits(name: str, door: Door, tmp_path: Any) -> None:
+    done = run(door, COMMANDS.get(name, f"bundle {tmp_path}/bundle.tar.gz"))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("waiting: "), done.output
+    assert ("waiting: hosts read /models/b" in done.stderr) is (name in READS)
+    assert done.stderr.splitlines()[0] not in done.stdout
+
+
+def test_what_stays_is_said_again_with_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("twolane.cli.waiting.time", clock)
+    news = News()
+    for at_s, text in ((0, "a"), (10, "a"), (20, "b"), (49, "b"), (50, "b"), (60, "b"), (81, "b")):
+        now[0] = 100.0 + at_s
+        news.tell(text)
+    assert capsys.readouterr().err.splitlines() == ["a", "b", "b (50 s)", "b (81 s)"]
+
+
+def host(*workers: str) -> cluster_pb2.HostStatus:
+    return cluster_pb2.HostStatus(name="node-c", state="up", cordoned=True, workers=workers)
+
+
+def pools(alive: int) -> list[cluster_pb2.PoolStatus]:
+    return [cluster_pb2.PoolStatus(pool="decode", workers=3, alive=alive)]
+
+
+def rollout(state: str) -> cluster_pb2.RolloutStatus:
+    return cluster_pb2.RolloutStatus(state=state, to_dir="/b")
+
+
+@pytest.mark.parametrize(
+    ("line", "look", "found", "told"),
+    [
+        (
+            "drain-node node-c",
+            "ops.hosts._status",
+            (host("decode-1"), host()),
+            "node-c: still there: decode-1",
+        ),
+        (
+            "scale decode=3 --wait",
+            "ops.scale._pools",
+            (pools(2), pools(3)),
+            "waiting: decode: 2 of 3 alive",
+        ),
+        (
+            "rollout start /b --wait --json",
+            "rollout._latest",
+            (rollout("running"), rollout("done")),
+            "running: 0 of 0 workers new, /b",
+        ),
+    ],
+)
+def test_a_long_wait_is_not_a_silent_one(
+    line: str, look: str, found: Any, told: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --json, too."""
+    looks = iter([found[0], found[0], found[1]])
+    monkeypatch.setattr("twolane.cli.waiting._AGAIN_S", 0.0)
+    monkeypatch.setattr(f"twolane.cli.{look}", lambda *_: next(looks))
+    monkeypatch.setattr(f"twolane.cli.{look.rpartition('.')[0]}._POLL_S", 0.0)
+    done = run(door, f"{line} --yes")
+    assert done.exit_code == 0, done.output
+    first, second = (its for its in done.stderr.splitlines() if its.startswith(told))
+    assert first == told
+    assert re.fullmatch(r" \(\d+ s\)", second.removeprefix(told))

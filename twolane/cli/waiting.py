@@ -1,0 +1,60 @@
+"""What a command waits for, on standard error: no command is silent for much longer than two
+seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+_LOOK_S, _AGAIN_S = 2.0, 30.0  # until it is told; until the same is told again
+_one_tells = threading.Lock()
+
+
+class News:
+    """Says what is new, and every half a minute what is not, with the time since this was made."""
+
+    def __init__(self, *, err: bool = True) -> None:
+        self._began = self._told_at = time.monotonic()
+        self._told = ""
+        self._err = err
+
+    def tell(self, text: str) -> None:
+        now = time.monotonic()
+        is_new = text != self._told
+        if is_new or now - self._told_at >= _AGAIN_S:
+            since = "" if is_new else f" ({now - self._began:.0f} s)"
+            click.echo(f"{text}{since}", err=self._err)
+            self._told, self._told_at = text, now
+
+
+def no_answer() -> str:
+    return "the router has not answered yet"
+
+
+@contextmanager
+def telling(left: Callable[[], str]) -> Iterator[None]:
+    """Say what is waited for, from the third second on. `left` is called in another thread. Within
+    another such block, nothing is said but what that one says."""
+    if not _one_tells.acquire(blocking=False):
+        yield
+        return
+    is_over, news = threading.Event(), News()
+
+    def tell() -> None:
+        while not is_over.wait(_LOOK_S):
+            text = left()
+            if not is_over.is_set():
+                news.tell(f"waiting: {text}")
+
+    thread = threading.Thread(target=tell, name="telling", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        _one_tells.release()

@@ -1,6 +1,7 @@
 #!/bin/sh
-# What one GPU says of a commit, in about seven minutes: do its tests pass, how soon is a cluster or an
-# engine ready, and how long are the engine's steps. Each result is saved as soon as it is there.
+# What one GPU says of a commit, in about nine minutes: do its tests pass, how soon is a cluster or an
+# engine ready, how soon does a flipped worker serve, and how long are the engine's steps. Each result
+# is saved as soon as it is there.
 #
 #   benchmarks/one_h200.sh [FOLDER, else benchmarks/results]      COMMIT=... outside a checkout of git
 #
@@ -22,6 +23,9 @@ timeout 300 python3 -m benchmarks.gpu_tests --folder "$out" ${COMMIT:+--commit "
 timeout 110 python3 -m benchmarks.cluster.starts --contenders benchmarks/contenders/one_h200.toml \
     --set model="$model" --name starts_one_h200 --folder "$out" --cold 3 --warm 4 \
     --log-dir build/starts --time-limit-s 80 ${COMMIT:+--commit "$COMMIT"}
+timeout 115 python3 -m benchmarks.scaling.flip --model "$model" --set device=cuda --set share_gpus \
+    --set load_format=random --set pages=1500 --name flip_one_h200 --folder "$out" \
+    ${COMMIT:+--commit "$COMMIT"}
 decode=decode:1x128,decode:1x4096,decode:8x1024,decode:32x1024,decode:64x1024,decode:80x1024
 decode=$decode,decode:96x1024,decode:128x1024,decode:160x1024,decode:192x1024,decode:256x1024
 decode=$decode,decode:64x4096

@@ -14,16 +14,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import twolane
+from benchmarks.scaling.flip_run import offers
 from twolane.deploy.bundled import model_path
 from twolane.errors import TwolaneError
+from twolane.status import ClusterStatus
 from twolane.testing import LocalCluster, start_local
 
 PACE = {
@@ -33,6 +35,7 @@ PACE = {
     "fake_decode_row_s": 0.001,
 }
 _LOOK_S, _WATCH_S = 0.25, 0.02
+_FLIP = re.compile(r"flip (?P<worker>\S+) to (?P<role>\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,11 @@ class Request:
 
 @dataclass(slots=True)
 class Flip:
-    """`serves_s`: from the decision, as it was told, to the first look at which routers have the
-    worker in its new role."""
+    """`role` is the new one. `serves_s`: from the decision, as it was told, to the first look at
+    which routers have the worker in that role alone."""
 
     worker: str
+    role: str
     decided_s: float
     serves_s: float | None = None
 
@@ -95,6 +99,27 @@ class LiveRun:
     @property
     def errors(self) -> list[str]:
         return [request.error for request in self.requests if request.error]
+
+    def heard(self, now: float, text: str) -> None:
+        """A decision, as the launcher tells it."""
+        if "is to drain and go" not in text:
+            self.deeds.append((now, text))
+        if flip := _FLIP.match(text):
+            self.flips.append(Flip(flip["worker"], flip["role"], now))
+
+    def looked(self, now: float, status: ClusterStatus) -> None:
+        """What routers have."""
+        alive = [worker for worker in status.workers if worker.state == "alive"]
+        here = [worker for worker in status.workers if worker.state != "gone"]
+        looks = self.looks
+        looks.at_s.append(round(now, 2))
+        looks.prefill.append(sum("prefill" in worker.roles for worker in alive))
+        looks.decode.append(sum("decode" in worker.roles for worker in alive))
+        looks.held.append(len(here))
+        self.most_held = max(self.most_held, len(here))
+        for flip in self.flips:
+            if flip.serves_s is None and offers(status, flip.worker, flip.role):
+                flip.serves_s = now - flip.decided_s
 
     def sizes(self, begin_s: float, end_s: float) -> set[tuple[int, int]]:
         """The sizes (prefill, decode) that were seen in that time."""
@@ -190,32 +215,15 @@ class _Runner:
                 if waits or self._now() >= looked_s + _LOOK_S:
                     looked_s = self._now()
                     status = await asyncio.to_thread(admin.status)
-                    self._look(self._now(), status)
+                    self._run.looked(self._now(), status)
                 await asyncio.sleep(_WATCH_S)
 
     def _read_events(self) -> None:
         events = self._cluster.events[self._n_events :]
         self._n_events += len(events)
         for event in events:
-            text = str(event.get("text", ""))
-            if event["kind"] == "scaled" and "is to drain and go" not in text:
-                self._run.deeds.append((self._now(), text))
-            if event["kind"] == "scaled" and text.startswith("flip "):
-                self._run.flips.append(Flip(str(event["name"]), self._now()))
-
-    def _look(self, now: float, status: Any) -> None:
-        alive = [worker for worker in status.workers if worker.state == "alive"]
-        here = [worker for worker in status.workers if worker.state != "gone"]
-        looks, run = self._run.looks, self._run
-        looks.at_s.append(round(now, 2))
-        looks.prefill.append(sum("prefill" in worker.roles for worker in alive))
-        looks.decode.append(sum("decode" in worker.roles for worker in alive))
-        looks.held.append(len(here))
-        run.most_held = max(run.most_held, len(here))
-        roles = {worker.worker_id: worker.roles for worker in alive}
-        for flip in run.flips:
-            if flip.serves_s is None and roles.get(flip.worker) in (("prefill",), ("decode",)):
-                flip.serves_s = now - flip.decided_s
+            if event["kind"] == "scaled":
+                self._run.heard(self._now(), str(event.get("text", "")))
 
     def _now(self) -> float:
         return time.monotonic() - self._began_s

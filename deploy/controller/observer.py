@@ -98,6 +98,7 @@ class Observer:
         }
         self._prompt_tokens, self._prompt_squares = prompt
         self._context = 1024.0
+        self._each_tokens = 1.0  # that a row gets in a step
         self._answer = 0.0
         tokens_per_s = prefill_tokens_per_s(hardware.prefill, [1024])
         self._rates = {
@@ -122,11 +123,15 @@ class Observer:
         self._prompt_tokens += (tokens - self._prompt_tokens) / 200
         self._prompt_squares += (squares - self._prompt_squares) / 200
 
-    def decode_step(self, rows: int, context_tokens: int, step_s: float) -> None:
-        """A step of so many rows, with so much context in all."""
+    def decode_step(
+        self, rows: int, context_tokens: int, step_s: float, each_tokens: float = 1.0
+    ) -> None:
+        """A step of so many rows, with so much context in all, in which each row got so many
+        tokens."""
         self._costs[Role.DECODE].add(rows, context_tokens, step_s)
         self._n_steps[Role.DECODE] += 1
         self._context += (context_tokens / rows - self._context) / 200
+        self._each_tokens += (each_tokens - self._each_tokens) / 200
 
     def started(self, took_s: float) -> None:
         """Record that a worker became ready."""
@@ -223,7 +228,8 @@ class Observer:
 
     def _decode_rate(self) -> float:
         rows = self._rows_of_one()
-        return decode_tokens_per_s(self._costs[Role.DECODE].cost, rows, self._context)
+        one_each = decode_tokens_per_s(self._costs[Role.DECODE].cost, rows, self._context)
+        return self._each_tokens * one_each
 
     def _prefill_need(self, now: float, signals: Signals) -> Need:
         rate = self._rates[Role.PREFILL].value

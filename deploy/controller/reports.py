@@ -15,13 +15,14 @@ from twolane.v1 import cluster_pb2, worker_pb2
 _COUNTED = ("requests", "prompt_tokens", "cached_tokens", "answers", "answer_tokens", "held")
 _DONE = (
     "prefill_steps", "prefill_tokens", "prefill_squares", "prefill_s",
-    "decode_steps", "decode_rows", "decode_context", "decode_s",
+    "decode_steps", "decode_rows", "decode_context", "decode_s", "decode_tokens",
 )  # fmt: skip
 _ATTAINMENT_S = 300.0
 _MOST_REPEATS = 8  # of one report's mean step, however many steps it stands for
 _SERVES = ("alive", "draining", "suspect")  # words of WorkerStatus.state
 
 Step = Callable[[int, int, float], None]
+DecodeStep = Callable[[int, int, float, float], None]
 
 
 class Reports:
@@ -43,10 +44,11 @@ class Reports:
         workers: Iterable[cluster_pb2.WorkerStatus],
         traffic: Mapping[str, cluster_pb2.Traffic],
         on_prefill: Step,
-        on_decode: Step,
+        on_decode: DecodeStep,
     ) -> None:
         """`traffic` by router. A mean step of each worker since the last look is told to
-        `on_prefill` (tokens, squares, seconds) and `on_decode` (rows, context tokens, seconds)."""
+        `on_prefill` (tokens, squares, seconds) and `on_decode` (rows, context tokens, seconds, and
+        tokens that each row got)."""
         before = self._totals["answers"], self._totals["held"]
         for name, its in traffic.items():
             grown = self._grown(f"router {name}", {key: getattr(its, key) for key in _COUNTED})
@@ -74,20 +76,24 @@ class Reports:
         answers = sum(n for _, n, _ in self._recent)
         return sum(held for _, _, held in self._recent) / answers if answers else None
 
-    def _learn(self, worker: cluster_pb2.WorkerStatus, on_prefill: Step, on_decode: Step) -> None:
+    def _learn(
+        self, worker: cluster_pb2.WorkerStatus, on_prefill: Step, on_decode: DecodeStep
+    ) -> None:
         done = worker.load.done
         got = self._grown(
             f"epoch {worker.worker.epoch}", {key: getattr(done, key) for key in _DONE}
         )
-        self._totals["written"] += got["decode_rows"]
+        written = got["decode_tokens"] or got["decode_rows"]
+        self._totals["written"] += written
         if (steps := got["prefill_steps"]) and got["prefill_s"] > 0:
             mean = got["prefill_tokens"] / steps, got["prefill_squares"] / steps
             for _ in range(int(min(steps, _MOST_REPEATS))):
                 on_prefill(max(1, round(mean[0])), round(mean[1]), got["prefill_s"] / steps)
         if (steps := got["decode_steps"]) and got["decode_s"] > 0:
             mean = got["decode_rows"] / steps, got["decode_context"] / steps
+            took_s, each = got["decode_s"] / steps, written / max(1.0, got["decode_rows"])
             for _ in range(int(min(steps, _MOST_REPEATS))):
-                on_decode(max(1, round(mean[0])), round(mean[1]), got["decode_s"] / steps)
+                on_decode(max(1, round(mean[0])), round(mean[1]), took_s, each)
 
     def _grown(self, whose: str, counts: dict[str, float]) -> dict[str, float]:
         last = self._last.get(whose, {} if self._has_looked else counts)

@@ -469,7 +469,7 @@ class LoadReport(_message.Message):
     def __init__(self, pages: _Optional[_Union[PageCounts, _Mapping]] = ..., prefill_queue: _Optional[int] = ..., prefill_queue_tokens: _Optional[int] = ..., decode_queue: _Optional[int] = ..., rows: _Optional[int] = ..., reserved_growth_pages: _Optional[int] = ..., draining: bool = ..., drained: bool = ..., step_s: _Optional[float] = ..., fence_wanted: _Optional[_Iterable[int]] = ..., step_age_s: _Optional[float] = ..., step_bound_s: _Optional[float] = ..., expected_rows: _Optional[int] = ..., expected_pages: _Optional[int] = ..., transports: _Optional[_Iterable[_Union[PeerTransport, _Mapping]]] = ..., drain: _Optional[_Union[_drain_pb2.DrainReport, _Mapping]] = ..., step_p50_s: _Optional[float] = ..., step_p99_s: _Optional[float] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., drains: _Optional[int] = ..., roles: _Optional[_Iterable[_Union[Role, str]]] = ..., able: _Optional[_Iterable[_Union[Role, str]]] = ..., done: _Optional[_Union[WorkDone, _Mapping]] = ..., oldest_wait_s: _Optional[float] = ..., unplaced: _Optional[int] = ...) -> None: ...
 
 class WorkDone(_message.Message):
-    __slots__ = ("prefill_steps", "prefill_tokens", "prefill_squares", "prefill_s", "decode_steps", "decode_rows", "decode_context", "decode_s")
+    __slots__ = ("prefill_steps", "prefill_tokens", "prefill_squares", "prefill_s", "decode_steps", "decode_rows", "decode_context", "decode_s", "decode_tokens")
     PREFILL_STEPS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SQUARES_FIELD_NUMBER: _ClassVar[int]
@@ -478,6 +478,7 @@ class WorkDone(_message.Message):
     DECODE_ROWS_FIELD_NUMBER: _ClassVar[int]
     DECODE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prefill_steps: int
     prefill_tokens: int
     prefill_squares: int
@@ -486,7 +487,8 @@ class WorkDone(_message.Message):
     decode_rows: int
     decode_context: int
     decode_s: float
-    def __init__(self, prefill_steps: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., prefill_squares: _Optional[int] = ..., prefill_s: _Optional[float] = ..., decode_steps: _Optional[int] = ..., decode_rows: _Optional[int] = ..., decode_context: _Optional[int] = ..., decode_s: _Optional[float] = ...) -> None: ...
+    decode_tokens: int
+    def __init__(self, prefill_steps: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., prefill_squares: _Optional[int] = ..., prefill_s: _Optional[float] = ..., decode_steps: _Optional[int] = ..., decode_rows: _Optional[int] = ..., decode_context: _Optional[int] = ..., decode_s: _Optional[float] = ..., decode_tokens: _Optional[int] = ...) -> None: ...
 
 class PeerTransport(_message.Message):
     __slots__ = ("worker_id", "transport", "instead_of")

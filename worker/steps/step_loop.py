@@ -154,7 +154,7 @@ class StepLoop:
         for role in self._roles.all:
             role.apply(by_number, now)
         took_s = self._watch.end(now)
-        self.totals.note(work, flight.n_decode, took_s)
+        self.totals.note(work, results, flight.n_decode, took_s)
         self._observer.on_step(took_s, sum(map(_n_new, work)))
 
     async def _sleep(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twolane.engine.step import RowWork
+from twolane.engine.step import RowResult, RowWork
 from twolane.v1 import worker_pb2
 
 
@@ -17,12 +17,15 @@ class StepTotals:
     def __init__(self) -> None:
         self.done = worker_pb2.WorkDone()
 
-    def note(self, work: Sequence[RowWork], n_decode: int, took_s: float) -> None:
+    def note(
+        self, work: Sequence[RowWork], results: Sequence[RowResult], n_decode: int, took_s: float
+    ) -> None:
         """A step of this work, of which the first `n_decode` shares are decode rows, has ended."""
         done = self.done
         if n_decode == len(work):
             done.decode_steps += 1
             done.decode_rows += n_decode
+            done.decode_tokens += sum(len(result.tokens) for result in results)
             done.decode_context += sum(share.start + 1 for share in work)
             done.decode_s += took_s
         elif not n_decode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,3 +67,13 @@ def test_figures_of_a_run_name_what_failed_and_can_be_drawn() -> None:
     assert figures["ttft_s_by_phase"] == {"calm": 0.2, "first": 5.0}
     assert figures["first_after_zero_ttft_s"] == 5.0
     assert len(draw(run).axes) == 2
+
+
+def test_a_flip_serves_once_routers_have_the_worker_in_its_new_role_alone() -> None:
+    run = LiveRun()
+    run.heard(10.0, "flip decode-1 to prefill: decode has a worker to spare")
+    for now, roles in ((10.1, ("decode",)), (10.2, ("prefill", "decode")), (10.6, ("prefill",))):
+        assert [flip.serves_s for flip in run.flips] == [None]
+        its = SimpleNamespace(worker_id="decode-1", state="alive", roles=roles)
+        run.looked(now, SimpleNamespace(workers=[its]))  # type: ignore[arg-type]
+    assert [round(flip.serves_s or 0.0, 3) for flip in run.flips] == [0.6]

@@ -185,3 +185,16 @@ def test_capacity_follows_the_steps_that_are_measured() -> None:
             fed.observer.prefill_step(1_024, 1_024**2, 0.048)
         found = fed.need(P)
     assert found.capacity_per_s == pytest.approx(before / 2, rel=0.05)
+
+
+def test_rows_that_get_several_tokens_a_step_let_one_worker_write_more() -> None:
+    fed = Fed()
+    before = fed.need(D)
+    for _ in range(120):
+        for _ in range(20):
+            rows = 100
+            step_s = H200.decode.step_s(rows, rows * 1_024)
+            fed.observer.decode_step(rows, rows * 1_024, step_s, 2.0)
+        found = fed.need(D)
+    assert found.capacity_per_s == pytest.approx(2 * before.capacity_per_s, rel=0.05)
+    assert found.load == pytest.approx(before.load / 2, rel=0.05)

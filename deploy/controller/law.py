@@ -117,13 +117,21 @@ class _Decision:
                 ups += self._starts(role) if wait_s <= 0 else []
         ups += self._split()
         is_free = not against or (self._is_idle and self._is_only_late(against))
-        downs = self._down() if is_free and not ups else []
+        unknown = self._unknown()
+        downs = self._down() if is_free and not unknown and not ups else []
         if not ups and not downs and self._is_only_late(against):
             downs = self._down(beyond_limits=True) or self._down(rebalance=True)
         actions = (*cancels, *ups, *downs, *self._deletes())
-        return Verdict(actions, self._targets, self._had, against, wait_s)
+        return Verdict(actions, self._targets, self._had, (*against, *unknown), wait_s)
 
     # What is needed
+
+    def _unknown(self) -> tuple[str, ...]:
+        """Why it is not known what was needed lately, as by a controller that has taken over."""
+        began_s = self._seen.began_s
+        if began_s is None or self._is_idle or self._now - began_s >= self._limits.kept_s:
+            return ()
+        return (f"needs are known of the last {self._now - began_s:.0f} s only",)
 
     def _adjusted_needs(self) -> dict[Role, Need]:
         """Nothing when idle. Else at least one worker of each role: a pool alone serves no

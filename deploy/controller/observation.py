@@ -107,7 +107,8 @@ class Observation:
     `failed_starts`: in a row, the last one at `failed_s`. `by_hand_s`: when an operator last
     changed a size. `last_down_s`: when the law last drained a worker. `flipped_s`: when it last
     flipped one to that role. `start_s`: 90th percentile of
-    measured starts. `pins`: sizes that an operator fixed.
+    measured starts. `pins`: sizes that an operator fixed. `began_s`: since when needs are known;
+    None: for longer than they count.
     """
 
     workers: tuple[Worker, ...]
@@ -123,6 +124,7 @@ class Observation:
     start_s: float = 75.0
     pins: Mapping[Role, int] = field(default_factory=dict)
     records_events: bool = True
+    began_s: float | None = None
 
     def __post_init__(self) -> None:
         assert set(self.needs) == set(Role)

@@ -164,6 +164,7 @@ class Observer:
         flipped_s: Mapping[Role, float] | None = None,
         pins: Mapping[Role, int] | None = None,
         records_events: bool = True,
+        began_s: float | None = None,
     ) -> Observation:
         """What `decide` takes, from what the load reports sum up to. `waiting`: requests that no
         worker has yet."""
@@ -186,6 +187,7 @@ class Observer:
             start_s=self.start_s,
             pins=pins or {},
             records_events=records_events,
+            began_s=began_s,
         )
 
     def _learn(self, now: float, signals: Signals) -> None:

@@ -67,6 +67,7 @@ class Scaler:
         self._last_down_s: float | None = None
         self._flipped_s: dict[Role, float] = {}
         self._decided_s: float | None = None
+        self._began_s: float | None = None
         self._seen: Observation | None = None
         self._verdict: Verdict | None = None
         self._deeds: deque[tuple[float, str]] = deque(maxlen=_MOST_DEEDS)
@@ -172,6 +173,8 @@ class Scaler:
         workers = tuple(self._worker(now, desired, view, seat.name) for seat in desired.seats)
         names = {worker.worker_id for worker in workers}
         self._states = {name: its for name, its in self._states.items() if name in names}
+        if self._began_s is None:
+            self._began_s = now
         if self._found is None:
             self._found = {w.worker_id for w in workers if w.state is State.STARTING}
         self._ready_s = {name: at for name, at in self._ready_s.items() if name in names}
@@ -185,6 +188,7 @@ class Scaler:
             last_down_s=self._last_down_s,
             flipped_s=self._flipped_s,
             pins=pins_by_role(desired, self._pools),
+            began_s=self._began_s,
         )
 
     def _worker(self, now: float, desired: Desired, view: View, name: str) -> Worker:

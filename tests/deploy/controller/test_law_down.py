@@ -82,6 +82,7 @@ def test_on_equal_nodes_the_one_with_the_fewest_rows_goes_then_the_youngest() ->
         {"failed_starts": 1, "failed_s": NOW - 299.0},
         {"by_hand_s": NOW - 299.0},
         {"records_events": False},
+        {"began_s": NOW - 239.0},
     ],
 )
 def test_nothing_shrinks_while_something_speaks_against_it(veto: dict[str, Any]) -> None:
@@ -97,10 +98,20 @@ def test_nothing_shrinks_while_something_speaks_against_it(veto: dict[str, Any])
         {"attainment": None},
         {"failed_starts": 0, "failed_s": NOW - 301.0},
         {"by_hand_s": NOW - 301.0},
+        {"began_s": NOW - 241.0},
     ],
 )
 def test_what_is_over_speaks_against_nothing(past: dict[str, Any]) -> None:
     assert len(drained(**past)) == 1
+
+
+def test_a_controller_that_has_just_begun_lets_idle_workers_go_and_obeys_limits() -> None:
+    """What was needed lately, which it does not know, is no reason to keep those."""
+    idle = {"began_s": NOW - 10.0, "idle_s": 1_000.0}
+    assert len(names(decide(NOW, seen(pool(P, 1), 1, 0, **idle), limits(minimum=0)), Drain)) == 1
+    cut = limits(budget=3)
+    sight = seen(pool(P, 1) + pool(D, 4), 1, 2, began_s=NOW - 10.0)
+    assert len(names(decide(NOW, sight, cut), Drain)) == 1
 
 
 def test_a_drained_worker_is_deleted_on_its_ticket_only() -> None:

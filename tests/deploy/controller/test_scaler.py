@@ -282,12 +282,16 @@ def test_worker_that_an_operator_touched_is_left_alone() -> None:
 def test_controller_that_takes_over_goes_on_with_the_sizes_there_are() -> None:
     town = Town()
     town.run(60, prompts=4000, answers=50, per_s=20)
-    before = town.sizes
+    before, n_told = town.sizes, len(town.told)
+    assert before == (4, 1)
     town.begin()
     town.traffic.requests += 10**6  # while nobody looked
     town.traffic.prompt_tokens += 10**9
     town.run(10, prompts=4000, answers=50, per_s=20)
     assert town.sizes == before
+    assert town.told[n_told:] == [], "nor does it drain one and start another"
+    town.run(40, prompts=100, answers=50, per_s=1)
+    assert town.sizes == before, "as it does not know for how long so little comes"
 
 
 @pytest.mark.parametrize("n", [0, 5])

@@ -119,6 +119,13 @@ def test_pools_follow_what_comes_within_the_budget() -> None:
     assert any(text.startswith("drain prefill") for text in town.told)
 
 
+def test_budget_of_workers_without_gpus_is_told_in_seats() -> None:
+    town = Town(budget=2)
+    town.run(30, prompts=5000, answers=50, per_s=20)
+    reasons = town.scaler.status(town.now, town.desired).reasons
+    assert any("but the budget of 2 seats leaves 1" in reason for reason in reasons)
+
+
 def test_worker_of_the_other_pool_flips_where_the_budget_is_used_up() -> None:
     town = Town(budget=4)
     town.run(60, prompts=2400, answers=200, per_s=16)

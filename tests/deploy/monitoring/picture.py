@@ -1,7 +1,8 @@
 """Draws docs/dashboard.png: `python -m tests.deploy.monitoring.picture`.
 
 It has the panels of the dashboard with the data of a small cluster, which answers for a minute: a
-decode worker is stopped for a while, then the other one is killed. Needs Debian's prometheus, and matplotlib.
+decode worker is stopped for a while, then the other one is killed. Needs Debian's prometheus, and
+matplotlib.
 """
 
 from __future__ import annotations

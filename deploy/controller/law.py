@@ -292,7 +292,8 @@ class _Decision:
 
     def _least(self, role: Role) -> int:
         """The size to which a pool may shrink: its need, or what reduced limits allow."""
-        kept = self._limits.pools[role].within(self._needs[role].kept)
+        found = 0 if self._is_idle else self._seen.found.get(role, 0)
+        kept = self._limits.pools[role].within(max(found, self._needs[role].kept))
         return min(kept, self._allowed(role))
 
     def _allowed(self, role: Role) -> int:

@@ -106,8 +106,9 @@ class Observation:
     `waiting`: requests that wait for any worker at all. `idle_s`: time since the last request.
     `failed_starts`: in a row, the last one at `failed_s`. `by_hand_s`: when an operator last
     changed a size. `last_down_s`: when the law last drained a worker. `flipped_s`: when it last
-    flipped one to that role. `start_s`: 90th percentile of
-    measured starts. `pins`: sizes that an operator fixed.
+    flipped one to that role. `start_s`: 90th percentile of measured starts. `pins`: sizes that an
+    operator fixed. `found`: the pools as the controller found them, while it has not seen for long
+    enough what they need.
     """
 
     workers: tuple[Worker, ...]
@@ -122,6 +123,7 @@ class Observation:
     flipped_s: Mapping[Role, float] = field(default_factory=dict)
     start_s: float = 75.0
     pins: Mapping[Role, int] = field(default_factory=dict)
+    found: Mapping[Role, int] = field(default_factory=dict)
     records_events: bool = True
 
     def __post_init__(self) -> None:

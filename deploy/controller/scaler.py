@@ -61,6 +61,7 @@ class Scaler:
         self._reports = Reports(hardware.kv_tokens)
         self._states: dict[str, tuple[State, int, float]] = {}  # by worker: epoch, since when
         self._ready_s: dict[str, float] = {}  # since when each has been ready for the first time
+        self._began: tuple[float, dict[Role, int]] | None = None  # when, and the pools then
         self._found: set[str] | None = None  # not ready at the first look: nobody saw them begin
         self._by_hand: dict[str, float] = {}  # workers that an operator has touched
         self._by_hand_s: float | None = None
@@ -174,8 +175,9 @@ class Scaler:
         self._states = {name: its for name, its in self._states.items() if name in names}
         if self._found is None:
             self._found = {w.worker_id for w in workers if w.state is State.STARTING}
+            self._began = now, {role: sum(role in w.roles for w in workers) for role in Role}
         self._ready_s = {name: at for name, at in self._ready_s.items() if name in names}
-        return self._observer.observe(
+        seen = self._observer.observe(
             now,
             self._reports.signals,
             workers,
@@ -186,6 +188,9 @@ class Scaler:
             flipped_s=self._flipped_s,
             pins=pins_by_role(desired, self._pools),
         )
+        assert self._began is not None
+        began_s, found = self._began
+        return replace(seen, found=found) if now < began_s + self._limits.kept_s else seen
 
     def _worker(self, now: float, desired: Desired, view: View, name: str) -> Worker:
         seat, seen = desired.seat(name), view.of(name)

@@ -296,6 +296,18 @@ def test_controller_that_takes_over_goes_on_with_the_sizes_there_are() -> None:
     assert town.sizes == before
 
 
+def test_controller_that_begins_keeps_what_it_finds_as_it_knows_no_earlier_need() -> None:
+    town = Town()
+    town.run(60, prompts=4000, answers=50, per_s=20)
+    before = town.sizes
+    assert before[0] > 2
+    town.begin()
+    town.run(town.limits.kept_s - 10, prompts=1000, answers=100, per_s=5)
+    assert town.sizes == before
+    town.run(120, prompts=1000, answers=100, per_s=5)
+    assert town.sizes == (1, 1)
+
+
 @pytest.mark.parametrize("n", [0, 5])
 def test_reports_count_a_router_that_began_anew_from_zero(n: int) -> None:
     town = Town()

@@ -30,7 +30,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wait() -> None:
         if threading.current_thread().name != "telling":  # it looks what there is to tell
-            assert said.wait(60), "the command is silent"
+            assert said.wait(10), "the command is silent"
 
     def slow_call(self: AdminClient, *what: Any) -> Any:
         wait()

@@ -77,6 +77,13 @@ def test_what_stays_is_said_again_with_how_long_it_takes(
     assert capsys.readouterr().err.splitlines() == ["a", "b", "b (50 s)", "b (81 s)"]
 
 
+def test_a_figure_that_changes_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    news = News(err=False)
+    for text, figure in (("1 request", " (9 s)"), ("1 request", " (8 s)"), ("none", "")):
+        news.tell(text, figure)
+    assert capsys.readouterr().out.splitlines() == ["1 request (9 s)", "none"]
+
+
 def host(*workers: str) -> cluster_pb2.HostStatus:
     return cluster_pb2.HostStatus(name="node-c", state="up", cordoned=True, workers=workers)
 

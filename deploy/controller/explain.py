@@ -19,9 +19,9 @@ from twolane.deploy.controller.observation import Need, Observation, Role
 _UNIT = {Role.PREFILL: "prompt tokens/s", Role.DECODE: "answer tokens/s"}
 
 
-def explain(verdict: Verdict, seen: Observation, limits: Limits) -> list[str]:
+def explain(verdict: Verdict, seen: Observation, limits: Limits, unit: str = "GPUs") -> list[str]:
     """All there is to say about one decision: the actions, what each pool needs, and what kept the
-    law from doing more."""
+    law from doing more. `unit`: what the budget is counted in."""
     lines = [sentence(action) for action in verdict.actions]
     for role in Role:
         have, target = verdict.have[role], verdict.targets[role]
@@ -32,14 +32,14 @@ def explain(verdict: Verdict, seen: Observation, limits: Limits) -> list[str]:
         wanted = limits.pools[role].within(seen.needs[role].workers)
         if role not in seen.pins and target < wanted:
             lines.append(
-                f"{role} should have {wanted}, but the budget of {limits.budget_gpus} GPUs leaves "
-                f"{target}"
+                f"{role} should have {wanted}, but the budget of {limits.budget_gpus} {unit} "
+                f"leaves {target}"
             )
     held = seen.held_gpus
     waiting = sum(verdict.targets[role] > verdict.have[role] for role in Role)
     if waiting and held >= limits.budget_gpus and not verdict.actions:
         lines.append(
-            f"all {limits.budget_gpus} GPUs are held, also by workers that start, drain or flip"
+            f"all {limits.budget_gpus} {unit} are held, also by workers that start, drain or flip"
         )
     if verdict.starts_in_s > 0:
         lines.append(

@@ -233,7 +233,7 @@ class Scaler:
     def status(self, now: float, desired: Desired) -> cluster_pb2.ScalerStatus:
         attainment = self._reports.attainment
         mode, limits = self.mode(desired), self._limits
-        uses_gpus = any(pool.n_gpus for pool in self._inventory.pools)
+        unit = "GPUs" if any(pool.n_gpus for pool in self._inventory.pools) else "seats"
         status = cluster_pb2.ScalerStatus(
             mode=mode.value,
             budget_gpus=limits.budget_gpus,
@@ -244,7 +244,7 @@ class Scaler:
             attainment=attainment or 0.0,
             has_attainment=attainment is not None,
             decisions=self.n_decisions,
-            unit="GPUs" if uses_gpus else "seats",
+            unit=unit,
             deeds=[cluster_pb2.ScalerDeed(ago_s=now - at, text=text) for at, text in self._deeds],
         )
         if mode is Mode.PAUSED:
@@ -258,7 +258,7 @@ class Scaler:
         status.actions.extend(sentence(action) for action in self._verdict.actions)
         if mode is Mode.DRY_RUN:
             status.reasons.append("a dry run: none of this is done")
-        status.reasons.extend(explain(self._verdict, self._seen, limits))
+        status.reasons.extend(explain(self._verdict, self._seen, limits, unit))
         for role, pool in self._pools.items():
             need, bounds = self._seen.needs[role], limits.pools[role]
             status.pools.add(

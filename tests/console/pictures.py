@@ -68,7 +68,7 @@ def main() -> int:
         print("there is no chromium; on Debian and Ubuntu: apt install chromium", file=sys.stderr)
         return 1
     with (
-        start_local(prefill=1, decode=2, engine="fake", **SIZES, **PATIENT) as cluster,
+        start_local(prefill=1, decode=2, **SIZES, **PATIENT) as cluster,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

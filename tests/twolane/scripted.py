@@ -249,7 +249,7 @@ class ScriptedDoor(ScriptedAdmin):
         rows = drain_pb2.DrainBlocker(kind="rows", count=2, names=["r1", "r2"])
         drain = drain_pb2.DrainReport(number=3, blockers=[rows], eta_s=12.3)
         yield admin_pb2.WatchDrainResponse(state="draining", drain=drain)
-        drain.eta_s = 12.1  # which is shown as before
+        drain.eta_s = 7.1  # which is no news
         yield admin_pb2.WatchDrainResponse(state="draining", drain=drain)
         if self.never_safe:
             await asyncio.sleep(60)

@@ -17,6 +17,7 @@ from twolane.cli.ops.changing import in_words
 from twolane.cli.ops.epochs import epoch_of
 from twolane.cli.ops.output import ID_SHOWN, count
 from twolane.cli.ops.output import print_json as print_message
+from twolane.cli.waiting import News
 from twolane.errors import (
     DeadlineError,
     UnavailableError,
@@ -146,21 +147,20 @@ def _wait(
     """Show what is left until the worker has its ticket. Raises `NotProvenError` if that takes too
     long."""
     latest: DrainInfo | None = None
-    told = ""
+    lines = News(err=False)
     with Live(console=console(), auto_refresh=False, transient=True) as live:
         try:
             for latest in admin.watch_drain(worker_id, timeout_s=timeout_s, expect_epoch=epoch):
                 if as_json:
                     print_json(latest, indent=None)
                 elif sys.stdout.isatty():
-                    live.update(_shown(worker_id, latest), refresh=True)
-                elif (text := _shown(worker_id, latest).plain) != told:
-                    click.echo(text)
-                    told = text
+                    live.update(_shown(worker_id, latest).append(_eta(latest)), refresh=True)
+                else:
+                    lines.tell(_shown(worker_id, latest).plain, _eta(latest))
         except DeadlineError as error:
-            left = _left(latest) if latest is not None else "the worker has not answered"
+            left = "the worker has not answered" if latest is None else _left(latest)
             raise NotProvenError(
-                f"{worker_id} may not be killed yet, after {timeout_s:g} s: {left}"
+                f"{worker_id} may not be killed yet, after {timeout_s:g} s: {left}{_eta(latest)}"
             ) from error
     if latest is None or not latest.has_ticket:
         raise UnavailableError(f"{worker_id} ended before it had its ticket")
@@ -176,5 +176,11 @@ def _shown(worker_id: str, news: DrainInfo | None) -> Text:
 def _left(news: DrainInfo) -> str:
     if news.has_ticket:
         return "nothing is left"
-    text = "; ".join(map(str, news.blockers)) or "it will get its ticket soon"
-    return f"{text} (at most {news.eta_s:.0f} s)" if news.eta_s >= 1 else text
+    return "; ".join(map(str, news.blockers)) or "it will get its ticket soon"
+
+
+def _eta(news: DrainInfo | None) -> str:
+    """How long that may take, which is another in each report."""
+    if news is None or news.has_ticket or news.eta_s < 1:
+        return ""
+    return f" (at most {news.eta_s:.0f} s)"

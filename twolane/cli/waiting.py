@@ -22,12 +22,13 @@ class News:
         self._told = ""
         self._err = err
 
-    def tell(self, text: str) -> None:
+    def tell(self, text: str, figure: str = "") -> None:
+        """`figure` follows the text, and is no news where it alone has changed."""
         now = time.monotonic()
         is_new = text != self._told
         if is_new or now - self._told_at >= _AGAIN_S:
             since = "" if is_new else f" ({now - self._began:.0f} s)"
-            click.echo(f"{text}{since}", err=self._err)
+            click.echo(f"{text}{figure}{since}", err=self._err)
             self._told, self._told_at = text, now
 
 

@@ -89,9 +89,13 @@ def test_what_keeps_the_law_from_acting_is_told() -> None:
 
 def test_a_full_budget_and_a_pin_are_told() -> None:
     workers = [*pool(P, 1), worker("lost", P, state=State.LOST), *pool(D, 1)]
+    sight = seen(workers, 9, 1)
     assert "all 3 GPUs are held, also by workers that start, drain or flip" in said(
-        seen(workers, 2, 1), limits(3)
+        sight, limits(3)
     )
+    told = explain(judge(NOW, sight, limits(3)), sight, limits(3), "seats")
+    assert "prefill should have 9, but the budget of 3 seats leaves 2" in told
+    assert "all 3 seats are held, also by workers that start, drain or flip" in told
     pinned = said(seen(pool(P, 2) + pool(D, 1), 1, 1, pins={P: 2}))
     assert pinned[0].startswith("prefill: 2 workers, 2 wanted, pinned by an operator; 1 needed")
 

@@ -120,6 +120,13 @@ def test_pools_follow_what_comes_within_the_budget() -> None:
     assert any(text.startswith("drain prefill") for text in town.told)
 
 
+def test_budget_of_workers_without_gpus_is_told_in_seats() -> None:
+    town = Town(budget=2)
+    town.run(30, prompts=5000, answers=50, per_s=20)
+    reasons = town.scaler.status(town.now, town.desired).reasons
+    assert any("but the budget of 2 seats leaves 1" in reason for reason in reasons)
+
+
 def test_worker_of_the_other_pool_flips_where_the_budget_is_used_up() -> None:
     town = Town(budget=4)
     town.run(60, prompts=2400, answers=200, per_s=16)
@@ -292,6 +299,18 @@ def test_controller_that_takes_over_goes_on_with_the_sizes_there_are() -> None:
     assert town.told[n_told:] == [], "nor does it drain one and start another"
     town.run(40, prompts=100, answers=50, per_s=1)
     assert town.sizes == before, "as it does not know for how long so little comes"
+
+
+def test_controller_that_begins_keeps_what_it_finds_as_it_knows_no_earlier_need() -> None:
+    town = Town()
+    town.run(60, prompts=4000, answers=50, per_s=20)
+    before = town.sizes
+    assert before[0] > 2
+    town.begin()
+    town.run(town.limits.kept_s - 10, prompts=1000, answers=100, per_s=5)
+    assert town.sizes == before
+    town.run(120, prompts=1000, answers=100, per_s=5)
+    assert town.sizes == (1, 1)
 
 
 @pytest.mark.parametrize("n", [0, 5])

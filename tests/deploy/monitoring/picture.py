@@ -1,7 +1,8 @@
 """Draws docs/dashboard.png: `python -m tests.deploy.monitoring.picture`.
 
-It has the panels of the dashboard with the data of a small cluster, which answers for a minute and
-loses a decode worker meanwhile. Needs Debian's prometheus, and matplotlib.
+It has the panels of the dashboard with the data of a small cluster, which answers for a minute: a
+decode worker is stopped for a while, then the other one is killed. Needs Debian's prometheus, and
+matplotlib.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twolane.deploy.monitoring.dashboard import ROWS
 from twolane.testing import LocalCluster, start_local
 
 PICTURE = Path(__file__).parents[3] / "docs" / "dashboard.png"
-RUN_S, LOST_AT_S, BACK_AT_S = 60, 25, 40
+STOPPED_AT_S, BACK_AT_S, KILLED_AT_S, RUN_S = 15, 30, 45, 60
 _COLUMNS = 3
 
 
@@ -63,11 +64,13 @@ def main() -> None:
         asking(cluster),
     ):
         since = time.time()
-        time.sleep(LOST_AT_S)
+        time.sleep(STOPPED_AT_S)
         cluster.kill("decode-0", signal.SIGSTOP)
-        time.sleep(BACK_AT_S - LOST_AT_S)
+        time.sleep(BACK_AT_S - STOPPED_AT_S)
         cluster.kill("decode-0", signal.SIGCONT)
-        time.sleep(RUN_S - BACK_AT_S)
+        time.sleep(KILLED_AT_S - BACK_AT_S)
+        cluster.kill("decode-1")
+        time.sleep(RUN_S - KILLED_AT_S)
         draw(scraper, since)
 
 

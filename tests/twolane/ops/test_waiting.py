@@ -30,7 +30,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wait() -> None:
         if threading.current_thread().name != "telling":  # it looks what there is to tell
-            assert said.wait(60), "the command is silent"
+            assert said.wait(10), "the command is silent"
 
     def slow_call(self: AdminClient, *what: Any) -> Any:
         wait()
@@ -75,6 +75,13 @@ def test_what_stays_is_said_again_with_how_long_it_takes(
         now[0] = 100.0 + at_s
         news.tell(text)
     assert capsys.readouterr().err.splitlines() == ["a", "b", "b (50 s)", "b (81 s)"]
+
+
+def test_a_figure_that_changes_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    news = News(err=False)
+    for text, figure in (("1 request", " (9 s)"), ("1 request", " (8 s)"), ("none", "")):
+        news.tell(text, figure)
+    assert capsys.readouterr().out.splitlines() == ["1 request (9 s)", "none"]
 
 
 def host(*workers: str) -> cluster_pb2.HostStatus:

@@ -396,3 +396,15 @@ def test_checked_says_nothing_of_a_sender_that_never_came(pair: DevicePair) -> N
     pair.landing.check(1, 0, 1)
     assert pair.into.hears_nothing()
     assert not any(isinstance(event, Checked) for event in pair.into.news)
+
+
+def test_pages_of_a_sender_that_has_hung_up_are_still_checked(pair: DevicePair) -> None:
+    """It may have written all of them."""
+    pair.grant(1, 3)
+    pair.post(1, 1, [9], [3])
+    (posted,) = pair.out.wait_for(1)
+    pair.outlet.close()
+    wait_until(lambda: not pair.landing._listener.connections)  # type: ignore[attr-defined]
+    pair.landing.check(1, 0, 1)
+    (checked,) = pair.into.wait_for(1)
+    assert checked.checksums.tolist() == posted.checksums.tolist()

@@ -28,7 +28,7 @@ from tests.kvtransfer.receiving import receiving
 from tests.kvtransfer.test_streams import connect, is_hung_up
 from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import region_of
-from twolane.kvtransfer.transport import Checked, Stopped
+from twolane.kvtransfer.transport import Stopped
 from twolane.kvtransfer.transports.nixl import agent as nixl_agent
 from twolane.kvtransfer.transports.nixl import outlet as nixl_outlet
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlWrite, WriteState
@@ -389,22 +389,3 @@ def test_nixl_is_offered_where_it_is_quicker_or_nothing_else_is_left(
     monkeypatch.setattr(nixl_agent, "is_installed", lambda: is_installed)
     pool = np.zeros((4, SIZE), np.uint8)
     assert TransportConfig(transports=transports).offered(pool) == expected
-
-
-def test_checked_says_nothing_of_a_sender_that_never_came(pair: DevicePair) -> None:
-    pair.grant(1, 3)
-    pair.landing.check(1, 0, 1)
-    assert pair.into.hears_nothing()
-    assert not any(isinstance(event, Checked) for event in pair.into.news)
-
-
-def test_pages_of_a_sender_that_has_hung_up_are_still_checked(pair: DevicePair) -> None:
-    """It may have written all of them."""
-    pair.grant(1, 3)
-    pair.post(1, 1, [9], [3])
-    (posted,) = pair.out.wait_for(1)
-    pair.outlet.close()
-    wait_until(lambda: not pair.landing._listener.connections)  # type: ignore[attr-defined]
-    pair.landing.check(1, 0, 1)
-    (checked,) = pair.into.wait_for(1)
-    assert checked.checksums.tolist() == posted.checksums.tolist()

@@ -36,3 +36,15 @@ def test_pages_of_a_sender_that_has_hung_up_are_still_checked(pair: DevicePair) 
     pair.landing.check(1, 0, 1)
     (checked,) = pair.into.wait_for(1)
     assert checked.checksums.tolist() == posted.checksums.tolist()
+
+
+def test_pages_are_checked_when_the_device_has_added_them_up(pair: DevicePair) -> None:
+    pair.grant(1, 3)
+    pair.post(1, 1, [9], [3])
+    (posted,) = pair.out.wait_for(1)
+    pair.d.stall()
+    pair.landing.check(1, 0, 1)
+    assert pair.into.hears_nothing()
+    pair.d.resume()
+    (checked,) = pair.into.wait_for(1)
+    assert checked.checksums.tolist() == posted.checksums.tolist()

@@ -42,6 +42,7 @@ SLOW := tests/checks/test_import_purity.py tests/twolane/test_cli.py tests/twola
     tests/engine/model_files/test_shard.py tests/deploy/process/test_serving.py \
     tests/deploy/simulator/test_plan_command.py \
     tests/kvtransfer/test_far_senders.py tests/kvtransfer/test_nixl.py \
+    tests/kvtransfer/test_nixl_checks.py \
     tests/kvtransfer/test_processes.py tests/kvtransfer/test_property.py \
     tests/engine/cpu/test_sampler.py tests/engine/test_exact.py tests/engine/test_families.py \
     tests/deploy/process/test_descriptors.py tests/deploy/process/test_fork.py \

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.release.contents import in_wheel
 from twolane.testing import start_local
 
 pytest.importorskip("hatchling", reason="pip install hatchling: wheels are built without network")
@@ -71,7 +72,11 @@ def test_wheels_from_a_tree_an_sdist_and_a_tree_without_links_are_the_same(
         ["git", "ls-files", "--", "twolane/*.py", *(f"{name}/*.py" for name in PACKAGES)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
-    assert {f"twolane/{name.removeprefix('twolane/')}" for name in tracked} <= whole
+    assert {in_wheel(name) for name in tracked} - {""} <= whole
+    bundled = {name for name in whole if name.startswith("twolane/deploy/bundled/")}
+    ours = {name for name in bundled if "/model/" not in name}
+    assert ours == {"twolane/deploy/bundled/__init__.py"}, "what trained the model is not installed"
+    assert len(bundled) > len(ours)
 
 
 @pytest.mark.parametrize("launcher", ["process", "ray"])

@@ -28,7 +28,7 @@ from tests.kvtransfer.receiving import receiving
 from tests.kvtransfer.test_streams import connect, is_hung_up
 from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import region_of
-from twolane.kvtransfer.transport import Checked, Stopped
+from twolane.kvtransfer.transport import Stopped
 from twolane.kvtransfer.transports.nixl import agent as nixl_agent
 from twolane.kvtransfer.transports.nixl import outlet as nixl_outlet
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlWrite, WriteState
@@ -389,10 +389,3 @@ def test_nixl_is_offered_where_it_is_quicker_or_nothing_else_is_left(
     monkeypatch.setattr(nixl_agent, "is_installed", lambda: is_installed)
     pool = np.zeros((4, SIZE), np.uint8)
     assert TransportConfig(transports=transports).offered(pool) == expected
-
-
-def test_checked_says_nothing_of_a_sender_that_never_came(pair: DevicePair) -> None:
-    pair.grant(1, 3)
-    pair.landing.check(1, 0, 1)
-    assert pair.into.hears_nothing()
-    assert not any(isinstance(event, Checked) for event in pair.into.news)

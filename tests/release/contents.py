@@ -18,6 +18,8 @@ NEEDED = (
 _UNWANTED = re.compile(
     r"(?:^|/)(?:__pycache__|\.git|\.venv|node_modules)(?:/|$)|\.(?:pyc|so|o|key|pem|crt|env|log)$"
 )
+# What trained the bundled model; the model itself is installed.
+_TRAINER = re.compile(r"deploy/bundled/(?!__init__\.py$|model/)")
 MOST_BYTES = 64 << 20  # of one file
 
 
@@ -48,6 +50,8 @@ def sdist_problems(
 def in_wheel(path: str) -> str:
     """Where a file of the repository is in the wheel; empty: nowhere."""
     first, _, _ = path.partition("/")
+    if _TRAINER.match(path):
+        return ""
     if first in LINKED:
         return f"twolane/{path}"
     return path if first == "twolane" else ""

@@ -53,7 +53,8 @@ def test_session_of_an_epoch_that_is_gone_is_closed_and_one_that_is_not_goes_on(
         await asyncio.sleep(0.1)
         (session, task) = sessions._sessions[WANTED]
         sessions.close_gone(members)
-        assert session.link is not None
+        link = session.link
+        assert link is not None
         members.report_gone(WANTED, 1.0)
         sessions.close_gone(members)
         await asyncio.wait([task])

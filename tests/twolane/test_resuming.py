@@ -266,6 +266,16 @@ async def test_a_label_that_a_lost_router_still_holds_is_waited_for() -> None:
         assert len(other.generates) == 4
 
 
+async def test_a_label_is_waited_for_also_by_a_client_that_knows_of_one_port_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.05)  # less than the pauses below
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.n_lost, one.n_held = 1, 4
+        await check_whole(client)
+        assert len(one.generates) == 6
+
+
 async def test_moved_is_no_error_and_the_answer_goes_on() -> None:
     async with two_routers() as (client, one, other):
         one.moves_after = 4

@@ -166,8 +166,7 @@ class ResumingCall:
             except grpc.aio.AioRpcError as failed:
                 if failed.code() is _Code.UNIMPLEMENTED and error is not None:
                     raise error from None  # an old router cannot resume the answer
-                is_passing = failed.code() is _Code.ABORTED or self._is_held(failed)
-                if not is_lost(failed) and not is_passing:
+                if not is_lost(failed) and failed.code() is not _Code.ABORTED:
                     raise
                 if is_lost(failed):
                     self._door.avoid()

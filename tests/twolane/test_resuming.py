@@ -13,7 +13,7 @@ import pytest
 from twolane.aclient import AsyncClient
 from twolane.calls import resuming
 from twolane.calls.resuming import LOST_S
-from twolane.errors import DeadlineError, InternalError, UnavailableError
+from twolane.errors import DeadlineError, DuplicateRequestError, InternalError, UnavailableError
 from twolane.rpc.errors import end_call
 from twolane.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 
@@ -36,6 +36,7 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
         self.routers: list[str] = []  # as it announces them
         self.breaks_after: int | None = None
         self.n_lost = 0  # so many of the next Generates, before they begin
+        self.n_held = 0  # so many of the next Generates, as their label is in use
         self.stops_with: list[str] = []  # the routers that it names, as one that stops
         self.moves_after: int | None = None
         self.knows_resume = True
@@ -62,6 +63,10 @@ class RouterDouble(inference_pb2_grpc.InferenceServiceServicer):
         self.n_lost -= 1
         if self.breaks_after == -1 or self.n_lost >= 0:
             await context.abort(C.UNAVAILABLE, "Socket closed")
+        self.n_held -= 1
+        if self.n_held >= 0:
+            await end_call(context, DuplicateRequestError("request id x is in use"))
+            return
         yield self._first(request.request_id or "drawn")
         n_known = len(request.resume.token_ids)
         async for response in self._tokens(n_known, n_known, context):
@@ -247,6 +252,28 @@ async def test_a_request_that_was_lost_before_it_began_is_sent_again_under_its_l
         await check_whole(client, request_id="mine")
         assert [request.request_id for request in other.generates] == ["mine"]
         assert not other.resumes
+
+
+async def test_a_label_that_a_lost_router_still_holds_is_waited_for() -> None:
+    async with two_routers() as (client, one, other):
+        one.n_lost, other.n_held = 1, 3
+        await check_whole(client, request_id="x")
+        assert [request.request_id for request in other.generates] == ["x"] * 4
+        client._doors._at, client._doors.all[0].avoided_until = 1, 0.0
+        one.n_held = 1
+        with pytest.raises(DuplicateRequestError):  # nothing of it was lost: it is another's
+            await client.generate(token_ids=[1], request_id="x")
+        assert len(other.generates) == 4
+
+
+async def test_a_label_is_waited_for_also_by_a_client_that_knows_of_one_port_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resuming, "FRESH_S", 0.05)  # less than the pauses below
+    async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
+        one.n_lost, one.n_held = 1, 4
+        await check_whole(client)
+        assert len(one.generates) == 6
 
 
 async def test_moved_is_no_error_and_the_answer_goes_on() -> None:

@@ -2,6 +2,7 @@
 
     Generate ──> messages … lost ──> next router: Resume{takeover k, received} ──> messages …
                               ▲            │ lost again: the next one, after a pause
+                              ├────────────┤ ALREADY_EXISTS: again, until what was lost is freed
                               └────────────┤ ABORTED: once more, with k + 1
                                            └ NOT_FOUND: Generate{resume: received}
 
@@ -71,7 +72,7 @@ class ResumingCall:
                     self._request.resumes = False
                     self._listen(self._start(self._request))
                     continue
-                if self._is_finished or not is_lost(error):
+                if self._is_finished or not (is_lost(error) or self._is_held(error)):
                     raise
                 await self._go_on(error)
                 continue
@@ -131,17 +132,23 @@ class ResumingCall:
         is_refused = error.code() is _Code.UNIMPLEMENTED
         return is_refused and self._first is None and self._request.resumes
 
+    def _is_held(self, error: grpc.aio.AioRpcError) -> bool:
+        """Whether what the lost router had begun of this request may still hold its label: until
+        the router's lease ends in the store, or the row at a worker."""
+        return error.code() is _Code.ALREADY_EXISTS and self._lost_at is not None
+
     async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
         """Continue at another router. If none can in time, raises `error` or the last error
         since."""
-        if error is not None:
+        is_held = error is not None and self._is_held(error)
+        if error is not None and not is_held:
             self._door.avoid()
             self._learn(error)
             is_fresh = self._is_fresh and not _is_refused(error)
             if not is_fresh and not await self._doors.may_go_on():
                 raise error
         self._lost_at = self._lost_at or self._loop.time()
-        until = self._lost_at + (FRESH_S if self._is_fresh else LOST_S)
+        until = self._lost_at + (FRESH_S if self._is_fresh and not is_held else LOST_S)
         if self._due is not None:
             until = min(until, self._due)
         while True:

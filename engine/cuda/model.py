@@ -52,8 +52,7 @@ class CudaModel:
         overlap: int,
         all_reduce: AllReduce | None = None,
     ) -> None:
-        """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`); not
-        at all in exact mode."""
+        """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`)."""
         self.arch = arch
         self.weights = weights
         self._all_reduce = all_reduce
@@ -65,7 +64,7 @@ class CudaModel:
         self._plans = plans
         self._latest = latest
         on_card = card_of(view.values.device) is not None
-        self._overlap = overlap if on_card and not exact else APART
+        self._overlap = overlap if on_card else APART
         self._cos, self._sin = _rope_tables(arch, max_context_tokens, view.values.device)
 
     @property
@@ -170,7 +169,7 @@ class CudaModel:
             decode_attention(
                 queries[:n_decode], view, i, inputs.tables, plans[window],
                 out=seen[:n_decode], scale=scale, window=window,
-                programs=self._plans.programs, pdl=pdl,
+                programs=self._plans.programs(n_decode), pdl=pdl,
             )  # fmt: skip
         if n_decode < n:
             self.chunks(

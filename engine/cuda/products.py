@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from twolane.engine.cpu.exact_products import TiledProduct
-from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows
+from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows, unscaled_product
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pdl import APART
@@ -19,9 +19,10 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
+UNSCALED_ROWS = 384  # up to here, and beyond STREAMED_ROWS, cuBLAS is faster without scales
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
 # Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
 # if gated), inputs, gated, bytes of a value. None: cuBLAS is faster.
@@ -72,6 +73,7 @@ class Products:
             self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE, one_tile_rows=EXACT_ONE_TILE)
         self._tuning = tuning
         self._sums: PartialSums | None = None
+        self._one: torch.Tensor | None = None  # a scale of FP8 products
         self._configs: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
@@ -111,6 +113,18 @@ class Products:
         if bias is None:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
+
+    def for_norm(
+        self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
+    ) -> torch.Tensor | Unscaled:
+        """The same product for `rms_norm`, which may have to scale it."""
+        scales_late = STREAMED_ROWS < len(x) <= UNSCALED_ROWS and bias is None
+        if not isinstance(weight, Fp8Rows) or not scales_late:
+            return self(x, weight, bias, pdl=pdl)
+        if self._one is None:
+            self._one = torch.ones((), dtype=torch.float32, device=weight.values.device)
+        rounded = fp8_rows(x, pdl=pdl)
+        return unscaled_product(rounded, weight, dtype=self._dtype, one=self._one)
 
     def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
         """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, perhaps

@@ -141,6 +141,27 @@ def test_exact_products_stream_if_that_gives_the_bits_of_tiles_for_each_number_o
     assert rows == ([] if other_bits else [1, 1, 5, 5, 65, 65, 128, 128])
 
 
+def test_products_for_a_norm_are_scaled_there_where_that_is_faster(streaming: list[int]) -> None:
+    from twolane.engine.cuda.products import STREAMED_ROWS, UNSCALED_ROWS, Products
+    from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
+    from twolane.engine.model_files.fp8 import Unscaled
+
+    products, norm = Products(exact=False, dtype=torch.float32), torch.rand(32) + 0.5
+    weight, bias = wide_fp8(32, 48), torch.randn(32)
+    for n in (STREAMED_ROWS, STREAMED_ROWS + 1, UNSCALED_ROWS, UNSCALED_ROWS + 1):
+        x, some = wide_fp8(n, 48), torch.tensor([n - 1, 0, 7])
+        sums = x.dequantise().double() @ weight.dequantise().double().T
+        got = products.for_norm(x, weight, None, pdl=0)
+        assert isinstance(got, Unscaled) == (STREAMED_ROWS < n <= UNSCALED_ROWS)
+        assert isinstance(products.for_norm(x, weight, bias, pdl=0), torch.Tensor)
+        residual = torch.randn(3, 32)
+        out = torch.full_like(residual, torch.nan)
+        expected, total = reference_rms_norm(sums[some], norm, 1e-5, residual)
+        rms_norm(got.index_select(0, some), norm, out=out, epsilon=1e-5, residual=residual)
+        assert torch.allclose(out.double(), expected, atol=1e-4), n
+        assert torch.allclose(residual.double(), total, atol=1e-4), n
+
+
 def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     import twolane.engine.cuda.products as module
     from twolane.engine.cuda.tuning import Tuning

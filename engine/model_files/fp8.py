@@ -72,7 +72,7 @@ Matrix = torch.Tensor | Fp8Rows
 
 @dataclass(frozen=True, slots=True)
 class Unscaled:
-    """A product of FP8 rows and an FP8 weight before its scales: whoever reads `values` `[n, out]`
+    """A product of FP8 rows and an FP8 weight before its scales: the reader of `values` `[n, out]`
     multiplies row i by `row_scales[i]` and output j by `scales[j]`."""
 
     values: torch.Tensor

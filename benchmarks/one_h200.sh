@@ -7,9 +7,9 @@
 #
 # Usual on an H200 beside 16 cores:
 #
-#   tests     none fails, 130 s
-#   starts    10.3 to 11.7 s with an empty kernel cache, 4.8 to 5.9 with a full one
-#   engine    ready after 8.3 s cold, 4.1 to 4.4 warm; decode steps within 2 % of the saved ones
+#   tests     none fails, 120 to 150 s
+#   starts    8.6 to 11.7 s with an empty kernel cache, 4.8 to 6.1 with a full one
+#   engine    ready after 8.3 to 9.6 s cold, 4.1 to 4.9 warm; decode steps within 2 % of the saved ones
 cd "$(dirname "$0")/.." || exit 2
 out=${1:-benchmarks/results}
 model=build/shape_8b

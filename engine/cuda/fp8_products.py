@@ -12,7 +12,7 @@ import torch
 
 from twolane.engine.kernels.products.row_padding import padded_fp8
 from twolane.engine.kernels.rows.quantise import quantise_rows
-from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
 FAST = True  # accumulate in the tensor cores, without float32 registers every 128 terms
 
@@ -40,3 +40,24 @@ def fp8_product(x: Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype) -> torch.Ten
         out_dtype=dtype,
         use_fast_accum=FAST,
     )
+
+
+def unscaled_product(
+    x: Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype, one: torch.Tensor
+) -> Unscaled:
+    """The same, whose reader applies the scales: cuBLAS then takes a third less time for a few
+    hundred rows. `one` [] float32 is 1, on the same device."""
+    if x.values.is_meta:
+        sums = x.values.new_empty(len(x), len(weight), dtype=dtype)
+    elif x.values.device.type != "cuda":
+        sums = torch.mm(x.values.float(), weight.values.float().t()).to(dtype)
+    else:
+        sums = torch._scaled_mm(
+            x.values,
+            weight.values.t(),
+            scale_a=one,
+            scale_b=one,
+            out_dtype=dtype,
+            use_fast_accum=FAST,
+        )
+    return Unscaled(sums, x.scales, weight.scales)

@@ -28,7 +28,7 @@ from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.rows.embed import embed
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.model_files.architecture import Architecture
-from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 from twolane.engine.model_files.weights import LayerWeights, Weights
 
 
@@ -52,8 +52,7 @@ class CudaModel:
         overlap: int,
         all_reduce: AllReduce | None = None,
     ) -> None:
-        """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`); not
-        at all in exact mode."""
+        """`overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`)."""
         self.arch = arch
         self.weights = weights
         self._all_reduce = all_reduce
@@ -65,7 +64,7 @@ class CudaModel:
         self._plans = plans
         self._latest = latest
         on_card = card_of(view.values.device) is not None
-        self._overlap = overlap if on_card and not exact else APART
+        self._overlap = overlap if on_card else APART
         self._cos, self._sin = _rope_tables(arch, max_context_tokens, view.values.device)
 
     @property
@@ -92,14 +91,14 @@ class CudaModel:
         embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
         fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
         normed = self._products.rows_like(residual, arch.hidden_size, fp8=fp8)
-        out: torch.Tensor | None = None  # of the previous part, not added yet
+        out: torch.Tensor | Unscaled | None = None  # of the previous part, not added yet
         for i, layer in enumerate(weights.layers[: self._n_few if few_layers else None]):
             self._add_norm(out, residual, layer.input_norm, normed, pdl)
             seen = self._attention(i, layer, normed, inputs, n_decode, plans, scratch, pdl)
-            out = self._products(seen, layer.out, layer.out_bias, pdl=pdl)
+            out = self._product_to_add(seen, layer.out, layer.out_bias, pdl)
             self._add_norm(out, residual, layer.post_norm, normed, pdl)
             thin = self._products.gated(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
-            out = self._products(thin, layer.down, layer.down_bias, pdl=pdl)
+            out = self._product_to_add(thin, layer.down, layer.down_bias, pdl)
         assert out is not None, "a model without layers"
         if inputs.shape.sampled == 0:
             return residual.new_empty(0, arch.vocab_size)
@@ -127,9 +126,17 @@ class CudaModel:
             )
         return plans
 
+    def _product_to_add(
+        self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, pdl: int
+    ) -> torch.Tensor | Unscaled:
+        """A product that `_add_norm` takes. Ranks sum what is scaled."""
+        if self._all_reduce is not None:
+            return self._products(x, weight, bias, pdl=pdl)
+        return self._products.for_norm(x, weight, bias, pdl=pdl)
+
     def _add_norm(
         self,
-        out: torch.Tensor | None,
+        out: torch.Tensor | Unscaled | None,
         residual: torch.Tensor,
         weight: torch.Tensor,
         normed: Matrix,
@@ -140,6 +147,7 @@ class CudaModel:
         if out is None:
             rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
         elif self._all_reduce is not None:
+            assert isinstance(out, torch.Tensor)
             self._all_reduce.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
         else:
             rms_norm(out, weight, out=normed, epsilon=eps, residual=residual, pdl=pdl)
@@ -170,7 +178,7 @@ class CudaModel:
             decode_attention(
                 queries[:n_decode], view, i, inputs.tables, plans[window],
                 out=seen[:n_decode], scale=scale, window=window,
-                programs=self._plans.programs, pdl=pdl,
+                programs=self._plans.programs(n_decode), pdl=pdl,
             )  # fmt: skip
         if n_decode < n:
             self.chunks(

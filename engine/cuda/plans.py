@@ -31,8 +31,8 @@ def bucket_for(rows: int) -> int:
 
 def prompt_bucket_for(tokens: int, most: int, *, exact: bool) -> int | None:
     """The smallest bucket for that many tokens; None if it is larger than `most`, or there is
-    none. In exact mode only powers of two: the products of 192 rows are two tiles, which read the
-    weights twice, and take longer than one tile of 256 (9.7 ms a pass; 7.7)."""
+    none. In exact mode only powers of two: tiles of other heights may not be allowed, so that
+    products pad such passes to these sizes anyway."""
     for size in PROMPT_BUCKETS:
         if size >= tokens and not (exact and size & (size - 1)):
             return size if size <= most else None
@@ -59,20 +59,24 @@ class DecodePlans:
         card = card_of(device)
         self._cores = 1 if card is None else card.cores
         self._fixed_pages = max(1, EXACT_ITEM_TOKENS // page_tokens) if exact else 0
-        # Exact mode has an item for every possible EXACT_ITEM_TOKENS: few programs loop over them.
-        self.programs = 2 * self._cores if exact else 0
+
+    def programs(self, rows: int) -> int:
+        """Programs a KV head; 0: one for each item of the plan. Exact mode has an item for every
+        possible EXACT_ITEM_TOKENS of each row, most of them unused: few programs loop over them,
+        two for each row, and as many as the card holds at once."""
+        if not self._fixed_pages:
+            return 0
+        at_once = -(-2 * self._cores // self._arch.kv_heads)
+        return min(max(2 * bucket_for(rows), at_once), self._items(rows))
 
     def plan(self, rows: int, window: int) -> DecodePlan:
         bucket = bucket_for(rows)
         found = self._plans.get((bucket, window))
         if found is None:
             arch = self._arch
-            n_items = items_for(bucket, kv_heads=arch.kv_heads, cores=self._cores)
-            if self._fixed_pages:
-                n_items = bucket * -(-self._table_pages // self._fixed_pages)
             found = self._plans[bucket, window] = allocate_plan(
                 bucket,
-                max_items=n_items,
+                max_items=self._items(bucket),
                 kv_heads=arch.kv_heads,
                 group=arch.group,
                 head_dim=arch.head_dim,
@@ -80,3 +84,10 @@ class DecodePlans:
                 fixed_pages=self._fixed_pages,
             )
         return found
+
+    def _items(self, rows: int) -> int:
+        """The most items of a plan for that many rows' bucket."""
+        bucket = bucket_for(rows)
+        if self._fixed_pages:
+            return bucket * -(-self._table_pages // self._fixed_pages)
+        return items_for(bucket, kv_heads=self._arch.kv_heads, cores=self._cores)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from twolane.engine.cpu.exact_products import TiledProduct
-from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows
+from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows, unscaled_product
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
 from twolane.engine.kernels.products.gated_many_rows_plan import (
@@ -18,9 +19,10 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
 from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
 from twolane.engine.kernels.rows.silu import silu_mul
-from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
+UNSCALED_ROWS = 384  # up to here, and beyond STREAMED_ROWS, cuBLAS is faster without scales
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
 # Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
 # if gated), inputs, gated, bytes of a value. None: cuBLAS is faster.
@@ -36,9 +38,12 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
         half=64, pair=False, block_in=128, stages=8, split=True, programs=128
     ),
 }
-# Rows per tile in exact mode: 128 is the reference, since cuBLAS does not split K there.
-EXACT_HEIGHTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
+# Rows per tile in exact mode, those of buckets of decode rows among them. 128 is the reference
+# where our own kernel cannot be: cuBLAS seldom splits K there.
+EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
+EXACT_ONE_TILE = 384
+STREAMED_CLASSES = (8, 16, 32, 64, 96, 128)  # the most rows of each build of our own kernel
 
 
 class Products:
@@ -52,25 +57,30 @@ class Products:
         plain     gemv                 streamed (`few_rows_product`)   cuBLAS
         gated     gemv; silu           streamed, with silu             cuBLAS; silu (*)
         FP8       streamed, FP8 rows   streamed, FP8 rows              torch's scaled product (**)
-        exact     tiles of the library's product, for any number of rows
+        exact     streamed (***); silu, if gated       tiles of the library's product
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
     (**) Also of few rows on other cards, where one or two are a gemv of plain rows.
+    (***) In the order of the inputs, if the library's tall tiles give the same bits; else tiles.
     """
 
     def __init__(
         self, *, exact: bool, dtype: torch.dtype = torch.bfloat16, tuning: Tuning = DEFAULT_TUNING
     ) -> None:
         self._dtype = dtype
-        self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE) if exact else None
+        self._tiled = None
+        if exact:
+            self._tiled = TiledProduct(EXACT_HEIGHTS, EXACT_REFERENCE, one_tile_rows=EXACT_ONE_TILE)
         self._tuning = tuning
         self._sums: PartialSums | None = None
+        self._one: torch.Tensor | None = None  # a scale of FP8 products
         self._configs: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
-        """Exact mode: find the tile heights that treat all rows alike."""
+        """Exact mode: find the tiles, and whether to stream few rows, that treat all rows alike."""
         if self._tiled is not None:
-            self._tiled.probe(weight)
+            streams = self._config(weight[:1], len(weight), gated=False) is not None
+            self._tiled.probe(weight, self._stream_apart if streams else None, STREAMED_CLASSES)
 
     def __call__(
         self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
@@ -89,10 +99,13 @@ class Products:
             out = fp8_product(rounded, weight, dtype=self._dtype)
             return out if bias is None else out.add_(bias)
         assert isinstance(x, torch.Tensor), "FP8 rows need FP8 weights"
-        if self._tiled is not None:
-            out = self._tiled(x, weight)
-            return out if bias is None else out.add_(bias)
         config = self._config(x, len(weight), gated=False)
+        if self._tiled is not None:
+            if config is not None and self._tiled.takes_few(weight):
+                out = self._stream(x, weight, None, config, gated=False, pdl=pdl)
+            else:
+                out = self._tiled(x, weight)
+            return out if bias is None else out.add_(bias)
         if config is not None:
             return self._stream(x, weight, bias, config, gated=False, pdl=pdl)
         if x.is_meta:
@@ -100,6 +113,18 @@ class Products:
         if bias is None:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
+
+    def for_norm(
+        self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
+    ) -> torch.Tensor | Unscaled:
+        """The same product for `rms_norm`, which may have to scale it."""
+        scales_late = STREAMED_ROWS < len(x) <= UNSCALED_ROWS and bias is None
+        if not isinstance(weight, Fp8Rows) or not scales_late:
+            return self(x, weight, bias, pdl=pdl)
+        if self._one is None:
+            self._one = torch.ones((), dtype=torch.float32, device=weight.values.device)
+        rounded = fp8_rows(x, pdl=pdl)
+        return unscaled_product(rounded, weight, dtype=self._dtype, one=self._one)
 
     def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
         """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, perhaps
@@ -156,8 +181,10 @@ class Products:
     def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig | None:
         """The configuration of our own kernel; None if it does not apply, or is slower."""
         rows, inner = x.shape
-        if self._tiled is not None or self._tuning.library_products or rows > STREAMED_ROWS:
+        if self._tuning.library_products or rows > STREAMED_ROWS:
             return None
+        if gated and self._tiled is not None:
+            return None  # tiles of the library's product are rounded before silu
         if inner * x.itemsize % 16 or not can_stream(x):
             return None
         key = (pad_rows(rows), n_out, inner, gated, x.itemsize)
@@ -170,8 +197,9 @@ class Products:
                 cores=_cores(x.device),
                 ring_bytes=self._tuning.ring_bytes,
                 itemsize=x.itemsize,
+                may_split=self._tiled is None,
             )
-            self._configs[key] = MEASURED.get(key, guess)
+            self._configs[key] = guess if self._tiled is not None else MEASURED.get(key, guess)
         return self._configs[key]
 
     def _stream(
@@ -191,6 +219,11 @@ class Products:
             x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl
         )
         return out
+
+    def _stream_apart(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        config = self._config(x, len(weight), gated=False)
+        assert config is not None
+        return self._stream(x, weight, None, config, gated=False, pdl=APART)
 
 
 def _gated_many_rows(

@@ -68,3 +68,19 @@ class Fp8Rows:
 
 
 Matrix = torch.Tensor | Fp8Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Unscaled:
+    """A product of FP8 rows and an FP8 weight before its scales: the reader of `values` `[n, out]`
+    multiplies row i by `row_scales[i]` and output j by `scales[j]`."""
+
+    values: torch.Tensor
+    row_scales: torch.Tensor
+    scales: torch.Tensor
+
+    def index_select(self, dim: int, index: torch.Tensor) -> Unscaled:
+        """Some of the rows: `dim` is 0, as of a tensor."""
+        assert dim == 0
+        values, row_scales = (t.index_select(0, index) for t in (self.values, self.row_scales))
+        return Unscaled(values, row_scales, self.scales)

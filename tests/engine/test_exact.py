@@ -11,7 +11,7 @@ import torch
 
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
-from twolane.engine.cpu.exact_products import TiledProduct
+from twolane.engine.cpu.exact_products import TiledProduct, cover
 from twolane.engine.step import Engine, Page, RowWork, SampledToken
 from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
@@ -145,3 +145,40 @@ def test_a_row_of_a_tiled_product_depends_on_that_row_alone(
     for rows in (1, 2, 3, 4, 5, 15, 16, 17, 33, 100, 299):
         some = torch.randperm(300, generator=source)[:rows]
         assert torch.equal(product(x[some], weight), whole[some]), rows
+
+
+def test_a_rest_of_rows_is_one_tile_where_its_height_costs_nothing() -> None:
+    heights = (512, 256, 160, 64, 16)
+    assert cover(150, heights, 0) == [160]
+    assert cover(140, heights, 0) == [64, 64, 16]
+    assert cover(140, heights, 256) == [160]
+    assert cover(170, heights, 256) == [256]
+    assert cover(530, heights, 256) == [512, 64]
+    assert cover(700, (2048, 512, 320), 256) == [512, 320], "no multiples of the least height"
+    assert cover(5, heights, 256) == cover(5, heights, 0) == [16]
+    assert cover(37, (32, 16, 8, 4), 0) == [32, 8]
+    for rows in range(1, 1200):
+        assert rows <= sum(cover(rows, heights, 256)) < rows + 256
+        assert rows <= sum(cover(rows, heights, 0)) < rows + 16
+
+
+def test_another_product_of_few_rows_is_used_only_with_the_bits_of_tall_tiles() -> None:
+    def alike(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        padded = torch.cat([x, x.new_zeros(16 - len(x), x.shape[1])])
+        return torch.mm(padded, weight.t())[: len(x)]
+
+    def backwards(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return alike(x.flip(1), weight.flip(1))
+
+    def by_rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return alike(x, weight) if len(x) > 8 else backwards(x, weight)
+
+    weight = torch.randn(48, 1000)
+    for few, is_taken in ((alike, True), (backwards, False), (by_rows, False), (None, False)):
+        tiled = TiledProduct()
+        tiled.probe(weight, few, (4, 8, 16))
+        assert tiled.takes_few(weight) == is_taken
+        assert torch.equal(
+            tiled(torch.ones(3, 1000), weight)[0], tiled(torch.ones(99, 1000), weight)[7]
+        )
+    assert not tiled.takes_few(torch.randn(48, 999)), "not probed"

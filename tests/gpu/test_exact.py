@@ -16,6 +16,9 @@ from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, p
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.memory import tensor_of
 from twolane.engine.kernels.pages.page_copy import copy_pages
+from twolane.engine.kernels.products.few_rows import few_rows_product
+from twolane.engine.kernels.products.few_rows_plan import pad_rows
+from twolane.engine.kernels.products.row_padding import padded_empty
 from twolane.engine.step import Page, SampledToken
 from twolane.engine.testing import write_random_model
 
@@ -146,3 +149,35 @@ def test_pages_handed_to_another_instance_change_no_bit(
         answer_all(decode, crowd, N_TOKENS, chunk=lambda: 1)
     assert different(rows, alone) == []
     decode.close()
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"), [(6144, 4096), (4096, 14336), (28672, 4096), (1000, 912)]
+)
+def test_few_rows_are_streamed_with_the_bits_of_the_librarys_tiles(
+    outer: int, inner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other rows than those that were probed, and what is behind them is NaN."""
+    import twolane.engine.cuda.products as module
+
+    streamed: list[int] = []
+
+    def noting(x: torch.Tensor, *args: object, **options: object) -> None:
+        streamed.append(len(x))
+        few_rows_product(x, *args, **options)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(module, "few_rows_product", noting)
+    products = module.Products(exact=True)
+    weight = torch.randn(outer, inner, device="cuda").bfloat16() / inner**0.5
+    products.probe(weight)
+    streamed.clear()
+    x = torch.randn(2048, inner, device="cuda").bfloat16()
+    whole = products(x, weight, None, pdl=0)
+    for n in (1, 8, 13, 32, 50, 64, 65, 96, 100, 128):
+        few = padded_empty(x, n, inner)
+        few.as_strided((pad_rows(n), inner), (inner, 1)).fill_(torch.nan)
+        few.copy_(x[n : 2 * n])
+        assert torch.equal(products(few, weight, None, pdl=0), whole[n : 2 * n]), n
+    assert streamed == [1, 8, 13, 32, 50, 64, 65, 96, 100, 128]
+    for n in (129, 160, 200, 300):
+        assert torch.equal(products(x[:n], weight, None, pdl=0), whole[:n]), n

@@ -29,6 +29,7 @@ KV_SHARE = 0.9  # of the memory that weights leave free, if no size is set
 FP8_WIDTH = 16  # widths of FP8 products must be multiples of this
 SPARE_BYTES = 4 << 30  # activations, graphs, libraries
 HEAD_DIM_STEP, MOST_HEAD_DIM = 16, 256  # supported by attention's products and copies
+_SUMMATION = "triton, streamed products"  # of exact mode: another name where its bits change
 _ADVICE = "try --weights fp8, more GPUs (--tensor-parallel), or fewer --pages or --kv-bytes"
 
 
@@ -76,8 +77,8 @@ def _load(
         if config.exact:
             # The library adds up split sums in an order of its choice.
             torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        products = blueprint.products(weights)
         warmup.wait_for_kernels()
+        products = blueprint.products(weights)  # exact mode probes, with kernels of ours
         all_reduce = _all_reduce(
             ranks, arch, blueprint.dtype, device, peer_all_reduce=config.peer_all_reduce
         )
@@ -98,7 +99,7 @@ def _load(
             dtype=config.dtype,
             exact=config.exact,
             threads=1,
-            attention="triton",
+            attention=_SUMMATION,
             device=_device_name(device),
             fp8_weights=blueprint.fp8,
             kv_dtype=config.kv_dtype,

@@ -137,15 +137,19 @@ def config_for(
     cores: int = 132,
     ring_bytes: int = RING_BYTES,
     itemsize: int = 2,
+    may_split: bool = True,
 ) -> FewRowsConfig:
     """The one that is expected to be fastest. Values of one byte are planned as half as many of
-    two: as many bytes, in as long."""
+    two: as many bytes, in as long. Unless it `may_split`, programs share no tile: each output is
+    summed in the order of the inputs."""
     if itemsize == 1:
         found = config_for(
-            rows, outer, -(-inner // 2), gated=gated, cores=cores, ring_bytes=ring_bytes
-        )
+            rows, outer, -(-inner // 2), gated=gated, cores=cores, ring_bytes=ring_bytes,
+            may_split=may_split,
+        )  # fmt: skip
         return replace(found, block_in=2 * found.block_in)
     every = candidates(rows, outer, inner, gated=gated, cores=cores, ring_bytes=ring_bytes)
+    every = (config for config in every if may_split or not config.split)
     return min(every, key=lambda c: expected_s(c, rows, outer, inner, gated=gated, cores=cores))
 
 

@@ -1,9 +1,9 @@
 """RMSNorm, fused with the preceding addition to the residual stream.
 
 Bytes per row: the layer's output and the residual read, the residual and the normed row written; 4
-* width * itemsize in total (2 without a residual; FP8 rows take a byte per value and a scale). One
-program per row, kept in registers, so that a row's bits depend only on that row. The fusion is that
-of vLLM's fused_add_rms_norm.
+* width * itemsize in total (2 without a residual; FP8 rows take a byte per value and a scale; the
+scales of an unscaled product are read from the cache). One program per row, kept in registers, so
+that a row's bits depend only on that row. The fusion is that of vLLM's fused_add_rms_norm.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -16,7 +16,7 @@ from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.pdl import ready
 from twolane.engine.kernels.rows.quantise import store_scale
 from twolane.engine.kernels.sizes import next_power_of_2
-from twolane.engine.model_files.fp8 import Fp8Rows
+from twolane.engine.model_files.fp8 import Fp8Rows, Unscaled
 
 MAX_WIDTH = 16384
 
@@ -28,11 +28,14 @@ def _norm_kernel(
     weight,
     out,
     scales,
+    x_row_scales,
+    x_scales,
     epsilon,
     x_stride,
     WIDTH: tl.constexpr,
     WIDTH_PAD: tl.constexpr,
     ADD: tl.constexpr,
+    SCALED: tl.constexpr,
     FP8: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -42,6 +45,8 @@ def _norm_kernel(
     scale = tl.load(weight + column, mask=keep, other=0.0).to(tl.float32)  # before the wait
     ready(PDL)
     held = tl.load(x + row * x_stride + column, mask=keep, other=0.0).to(tl.float32)
+    if SCALED:
+        held *= tl.load(x_row_scales + row) * tl.load(x_scales + column, mask=keep, other=0.0)
     if ADD:
         held += tl.load(residual + row * WIDTH + column, mask=keep, other=0.0).to(tl.float32)
         rounded = held.to(residual.dtype.element_ty)
@@ -55,7 +60,7 @@ def _norm_kernel(
 
 
 def rms_norm(
-    x: torch.Tensor,
+    x: torch.Tensor | Unscaled,
     weight: torch.Tensor,
     *,
     out: torch.Tensor | Fp8Rows,
@@ -66,8 +71,14 @@ def rms_norm(
     """x `[n, width]` (rows may be strided) -> out `[n, width]` dense; arithmetic in float32.
 
     With `residual` `[n, width]` dense, of any float dtype: first residual += x, in place, rounded
-    to its dtype, and that sum is normed. FP8 rows also get their scales here.
+    to its dtype, and that sum is normed. FP8 rows also get their scales here. Of an unscaled
+    product, x is what its scales make of it.
     """
+    row_scales = scales = weight  # not read
+    is_scaled = isinstance(x, Unscaled)
+    if isinstance(x, Unscaled):
+        row_scales, scales = x.row_scales, x.scales
+        x = x.values
     n, width = x.shape
     assert width <= MAX_WIDTH
     assert x.stride(1) == 1
@@ -81,11 +92,14 @@ def rms_norm(
         weight,
         values,
         out.scales if isinstance(out, Fp8Rows) else values,
+        row_scales,
+        scales,
         epsilon,
         x.stride(0),
         WIDTH=width,
         WIDTH_PAD=next_power_of_2(width),
         ADD=residual is not None,
+        SCALED=is_scaled,
         FP8=isinstance(out, Fp8Rows),
         PDL=pdl,
         num_warps=4 if width <= 2048 else 8,

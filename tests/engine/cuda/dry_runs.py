@@ -196,8 +196,8 @@ class _Driver:
 
 
 def compiled() -> dict[str, Any]:
-    """Of a small exact engine, which has few kernels, really compiled."""
-    made = blueprint(SMALL, {"exact": True})
+    """Of a small exact engine of float32, which has few kernels, really compiled."""
+    made = blueprint(SMALL, {"exact": True, "dtype": "float32"})
     seen: list[str] = []
     driver.set_active(_Driver())
     triton.knobs.runtime.jit_post_compile_hook = lambda **facts: seen.append(facts["repr"])

@@ -86,17 +86,80 @@ def test_measured_choices_come_before_guesses(
     assert streaming == [9]
 
 
-def test_neither_exact_nor_library_products_stream(streaming: list[int]) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_library_products_do_not_stream(exact: bool, streaming: list[int]) -> None:
     from twolane.engine.cuda.products import Products
     from twolane.engine.cuda.tuning import Tuning
 
     weight = torch.randn(64, 40)
-    library = Products(exact=False, tuning=Tuning(library_products=True))
-    for products in (Products(exact=True), library):
-        products.probe(weight)
-        products(torch.randn(5, 40), weight, None, pdl=0)
-        products.gated(torch.randn(5, 40), weight, None, pdl=0)
+    products = Products(exact=exact, tuning=Tuning(library_products=True))
+    products.probe(weight)
+    products(torch.randn(5, 40), weight, None, pdl=0)
+    products.gated(torch.randn(5, 40), weight, None, pdl=0)
     assert streaming == []
+
+
+@pytest.mark.parametrize("other_bits", [0, 8, 96])
+def test_exact_products_stream_if_that_gives_the_bits_of_tiles_for_each_number_of_rows(
+    other_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The double sums as the tiles do, but for slices of `other_bits` rows."""
+    import twolane.engine.cuda.products as module
+    from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig
+
+    rows: list[int] = []
+
+    def double(
+        x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor, config: FewRowsConfig,
+        bias: torch.Tensor | None, gated: bool, **options: object,
+    ) -> None:  # fmt: skip
+        assert not config.split, "sums of a shared tile have an order of their own"
+        assert (bias, gated) == (None, False), "rounded before the bias and before silu, as tiles"
+        rows.append(len(x))
+        padded = torch.cat([x, x.new_zeros(module.EXACT_REFERENCE - len(x), x.shape[1])])
+        out.copy_(torch.mm(padded, weight.t())[: len(x)])
+        if len(x) == other_bits:
+            out[-1, -1] += 1e-3
+
+    monkeypatch.setattr(module, "can_stream", lambda x: True)
+    monkeypatch.setattr(module, "few_rows_product", double)
+    products = module.Products(exact=True)
+    weight, bias = torch.randn(64, 40), torch.randn(64)
+    products.probe(weight)
+    assert set(rows) <= set(module.STREAMED_CLASSES)
+    rows.clear()
+    x = torch.randn(300, 40)
+    whole = products(x, weight, bias, pdl=0)
+    gated = products.gated(x, weight, bias, pdl=0)
+    assert isinstance(gated, torch.Tensor)
+    assert rows == []
+    for n in (1, 5, 65, 128):
+        assert torch.equal(products(x[:n], weight, bias, pdl=0), whole[:n])
+        few = products.gated(x[:n], weight, bias, pdl=0)
+        assert isinstance(few, torch.Tensor)
+        assert torch.equal(few, gated[:n])
+    assert rows == ([] if other_bits else [1, 1, 5, 5, 65, 65, 128, 128])
+
+
+def test_products_for_a_norm_are_scaled_there_where_that_is_faster(streaming: list[int]) -> None:
+    from twolane.engine.cuda.products import STREAMED_ROWS, UNSCALED_ROWS, Products
+    from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
+    from twolane.engine.model_files.fp8 import Unscaled
+
+    products, norm = Products(exact=False, dtype=torch.float32), torch.rand(32) + 0.5
+    weight, bias = wide_fp8(32, 48), torch.randn(32)
+    for n in (STREAMED_ROWS, STREAMED_ROWS + 1, UNSCALED_ROWS, UNSCALED_ROWS + 1):
+        x, some = wide_fp8(n, 48), torch.tensor([n - 1, 0, 7])
+        sums = x.dequantise().double() @ weight.dequantise().double().T
+        got = products.for_norm(x, weight, None, pdl=0)
+        assert isinstance(got, Unscaled) == (STREAMED_ROWS < n <= UNSCALED_ROWS)
+        assert isinstance(products.for_norm(x, weight, bias, pdl=0), torch.Tensor)
+        residual = torch.randn(3, 32)
+        out = torch.full_like(residual, torch.nan)
+        expected, total = reference_rms_norm(sums[some], norm, 1e-5, residual)
+        rms_norm(got.index_select(0, some), norm, out=out, epsilon=1e-5, residual=residual)
+        assert torch.allclose(out.double(), expected, atol=1e-4), n
+        assert torch.allclose(residual.double(), total, atol=1e-4), n
 
 
 def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

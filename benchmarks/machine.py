@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGES = ("grpcio", "protobuf", "numpy", "torch", "triton", "ray", "xxhash", "nixl-cu13")
-_REPOSITORY = Path(__file__).parent.parent
+REPOSITORY = Path(__file__).parent.parent
 
 
 def describe_machine() -> dict[str, Any]:
@@ -65,5 +65,5 @@ def _output(*command: str) -> str:
     """The output of `command`; empty if it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return ""
-    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""

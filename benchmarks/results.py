@@ -1,6 +1,7 @@
 """A result on disk: figures, and all that is needed to check them or to run them again.
 
-benchmarks/results/NAME.json    name, date, command, commit, machine, versions, figures
+benchmarks/results/NAME.json    name, date, command, commit, the paths that it depends on, machine,
+                                versions, figures
 benchmarks/results/NAME.png     the plot, where there is one
 """
 
@@ -16,8 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
-
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.since import RESULTS, depends_on
 
 
 class Plot(Protocol):
@@ -42,6 +42,7 @@ def save(
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         **describe_commit(commit),
+        "depends_on": depends_on(name),
         "machine": describe_machine(),
         "versions": {"python": platform.python_version(), **describe_versions()},
         "figures": figures,

@@ -115,6 +115,7 @@ def _write(path: Path, name: str, commit: str | None, figures: dict[str, Any]) -
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "commit": commit,
+        "depends_on": ["deploy/controller", "deploy/simulator"],
         "slo": {"ttft_s": SLO.ttft_s, "gap_s": SLO.gap_s},
         "figures": figures,
     }

@@ -1,0 +1,88 @@
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.machine import REPOSITORY
+from benchmarks.since import RESULTS, depends_on, since
+
+UNKNOWN = "0" * 40
+
+
+def git(repository: Path, *command: str) -> str:
+    names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    done = subprocess.run(
+        ["git", *names, *command], cwd=repository, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    commit(tmp_path, "engine/step.py", "router/door.py")
+    return tmp_path
+
+
+def commit(repository: Path, *files: str, text: str = "") -> str:
+    for name in files:
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text(text)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "a change")
+    return git(repository, "rev-parse", "HEAD")
+
+
+def measured(repository: Path, at: str, **more: Any) -> Path:
+    path = repository / "speed.json"
+    document = {"date": "2026-01-01T00:00:00", "commit": at, "depends_on": ["engine"]}
+    path.write_text(json.dumps({**document, **more}))
+    return path
+
+
+def test_a_result_is_current_until_something_that_it_depends_on_differs(repository: Path) -> None:
+    at = git(repository, "rev-parse", "HEAD")
+    path = measured(repository, at)
+    commit(repository, "router/door.py", text="other")
+    assert since(path, repository).is_current
+    commit(repository, "engine/step.py", "engine/load.py", text="other")
+    its = since(path, repository)
+    assert (its.n_changed, its.in_words(), its.is_current) == (2, "2 files changed", False)
+    git(repository, "checkout", at, "--", "engine")
+    (repository / "engine/load.py").unlink()
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "back")
+    assert since(path, repository).is_current
+
+
+def test_a_comment_or_a_docstring_changes_no_figure(repository: Path) -> None:
+    step = 'def step():\n    """{}"""\n    return {}  # {}\n'
+    at = commit(repository, "engine/step.py", text=step.format("A step.", 1, "one"))
+    path = measured(repository, at)
+    commit(repository, "engine/step.py", text=step.format("Steps.", 1, "it"))
+    assert since(path, repository).is_current
+    commit(repository, "engine/step.py", text=step.format("Steps.", 2, "it"))
+    assert not since(path, repository).is_current
+
+
+def test_what_was_measured_of_no_known_commit_is_never_current(repository: Path) -> None:
+    its = since(measured(repository, UNKNOWN), repository)
+    assert (its.in_words(), its.is_current) == ("commit unknown", False)
+    at = git(repository, "rev-parse", "HEAD")
+    its = since(measured(repository, at, dirty=True), repository)
+    assert (its.in_words(), its.is_current) == ("of uncommitted code", False)
+
+
+def test_the_longest_name_counts_and_what_is_unknown_depends_on_the_product() -> None:
+    assert "engine" in depends_on("engine_exact")
+    assert "benchmarks/tracing" in depends_on("tracing_cost")
+    assert {"router", "engine", "deploy"} <= {*depends_on("of nobody")}
+
+
+def test_every_saved_result_lists_paths_that_are_there() -> None:
+    for path in RESULTS.glob("*.json"):
+        paths = json.loads(path.read_text())["depends_on"]
+        assert paths, path.name
+        assert [name for name in paths if not (REPOSITORY / name).exists()] == [], path.name

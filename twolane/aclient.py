@@ -13,7 +13,7 @@ import grpc
 from twolane.calls.door import Door, Doors
 from twolane.calls.resuming import ResumingCall, is_lost
 from twolane.config import ClientConfig, check_seconds
-from twolane.errors import InvalidRequestError, UnavailableError
+from twolane.errors import DeadlineError, InvalidRequestError, UnavailableError
 from twolane.failures import TlsUse, explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
@@ -84,17 +84,18 @@ class AsyncClient:
         """Cancel a running request, also one of another client: its stream ends with
         CancelledError.
 
-        Returns False if no such request is running.
+        Returns False if no such request is running. Raises UnavailableError or DeadlineError if
+        none of the routers that answer has it, and one does not answer.
         """
         check_text("request_id", request_id)
         if not request_id:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
-        lost: UnavailableError | None = None
+        lost: UnavailableError | DeadlineError | None = None
         for door in self._doors.all:  # it may run at any router
             try:
                 response: inference_pb2.CancelResponse = await self._call("Cancel", request, door)
-            except UnavailableError as error:
+            except (UnavailableError, DeadlineError) as error:
                 lost = error  # another router may find it all the same
                 continue
             if response.found:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from tests.twolane.conftest import Door
+from twolane.admin import AdminClient
 from twolane.errors import (
+    CancelledError,
     InternalError,
     InvalidParameterError,
     InvalidRequestError,
@@ -13,6 +16,7 @@ from twolane.errors import (
     UnavailableError,
 )
 from twolane.failures import explain
+from twolane.v1 import admin_pb2
 
 CODE = grpc.StatusCode
 
@@ -34,6 +38,8 @@ CODE = grpc.StatusCode
         ),
         (CODE.ABORTED, "too many retries", UnavailableError, "^too many retries$"),
         (CODE.UNAVAILABLE, "Connection refused", UnavailableError, "no cluster answers at here:1"),
+        (CODE.CANCELLED, "CANCELLED", UnavailableError, "no cluster answers at here:1"),
+        (CODE.CANCELLED, "Channel closed!", CancelledError, "^Channel closed!$"),
     ],
 )
 def test_a_bare_status_in_our_words(
@@ -56,3 +62,24 @@ def test_operators_socket_that_gets_a_prompt_is_not_called_a_stranger() -> None:
     elsewhere = explain(error, endpoint="unix:/tmp/other.sock", timeout_s=None)
     with pytest.raises(UnavailableError, match="is not a twolane cluster"):
         raise elsewhere
+
+
+def test_who_ends_its_own_call_is_not_told_that_no_cluster_answers(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This is gRPC's real text, which may change with its version."""
+    monkeypatch.setattr(door.script, "never_safe", True)
+    request = admin_pb2.WatchDrainRequest()
+    with AdminClient(door.admin) as admin:
+        news = admin._stub.WatchDrain(request)
+        next(news)
+        news.cancel()
+        with pytest.raises(grpc.RpcError) as cancelled:
+            list(news)
+        explained = explain(cancelled.value, endpoint=door.admin, timeout_s=None)
+        assert type(explained) is CancelledError
+        watched = admin.watch("WatchDrain", request)
+        next(watched)
+        admin.close()
+        with pytest.raises(CancelledError):
+            list(watched)

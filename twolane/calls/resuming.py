@@ -51,8 +51,12 @@ class ResumingCall:
         self._token_ids: list[int] = []
         self._n_text_bytes = 0
         self.takeovers = 0
-        self._lost_at: float | None = None  # when it was lost; None once something new has arrived
-        self._n_tries = 0  # since `_lost_at`
+        self._is_answered = False  # whether the current call has brought a message
+        self._may_have_begun = False  # whether a router that was lost may have begun the request
+        # These three until something new has arrived.
+        self._lost_at: float | None = None  # when it was lost
+        self._n_tries = 0  # since then
+        self._held: grpc.aio.AioRpcError | None = None  # what said last that its label is in use
         self._has_moved = False
         self._is_finished = False
         self._is_cancelled = False
@@ -72,10 +76,12 @@ class ResumingCall:
                     self._request.resumes = False
                     self._listen(self._start(self._request))
                     continue
-                if self._is_finished or not (is_lost(error) or self._is_held(error)):
+                is_over = not (is_lost(error, self._is_answered) or self._is_held(error))
+                if self._is_finished or is_over:
                     raise
                 await self._go_on(error)
                 continue
+            self._is_answered = True
             if self._take(message):
                 return message
 
@@ -109,7 +115,7 @@ class ResumingCall:
         self._is_finished = bool(message.finish_reason)
         is_news = bool(message.tokens or message.text or message.finish_reason)
         if is_news:
-            self._lost_at, self._n_tries = None, 0
+            self._lost_at, self._n_tries, self._held = None, 0, None
         return is_first or is_news
 
     def _check_known(self, token: inference_pb2.Token) -> None:
@@ -135,27 +141,31 @@ class ResumingCall:
     def _is_held(self, error: grpc.aio.AioRpcError) -> bool:
         """Whether what the lost router had begun of this request may still hold its label: until
         the router's lease ends in the store, or the row at a worker."""
-        return error.code() is _Code.ALREADY_EXISTS and self._lost_at is not None
+        return error.code() is _Code.ALREADY_EXISTS and self._may_have_begun
 
     async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
-        """Continue at another router. If none can in time, raises `error` or the last error
-        since."""
-        is_held = error is not None and self._is_held(error)
-        if error is not None and not is_held:
+        """Continue at another router. If none can in time, raises what said that the label is in
+        use, or else `error` or the last error since."""
+        if error is None:
+            self._may_have_begun = True
+        elif self._is_held(error):
+            self._held = error
+        else:
+            self._may_have_begun |= not _is_refused(error)
             self._door.avoid()
             self._learn(error)
             is_fresh = self._is_fresh and not _is_refused(error)
             if not is_fresh and not await self._doors.may_go_on():
                 raise error
         self._lost_at = self._lost_at or self._loop.time()
-        until = self._lost_at + (FRESH_S if self._is_fresh and not is_held else LOST_S)
+        until = self._lost_at + (FRESH_S if self._is_fresh and self._held is None else LOST_S)
         if self._due is not None:
             until = min(until, self._due)
         while True:
             pause_s = min(_PAUSE_S * self._n_tries, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)
             self._n_tries += 1
             if error is not None and self._loop.time() + pause_s >= until:
-                raise error
+                raise self._held or error
             await asyncio.sleep(pause_s)
             if self._is_cancelled:
                 raise asyncio.CancelledError
@@ -204,6 +214,7 @@ class ResumingCall:
             self._listen(self._start(self._again(first)))
             return
         self._listen(call)
+        self._is_answered = True
 
     def _again(self, first: inference_pb2.GenerateResponse) -> inference_pb2.GenerateRequest:
         """A new request that continues the answer from what was received; no worker has its
@@ -222,18 +233,20 @@ class ResumingCall:
         return self._door.multiplexer.start(request, self._left_s(), self._trace)
 
     def _listen(self, call: Call) -> None:
-        self._call, self._messages = call, aiter(call)
+        self._call, self._messages, self._is_answered = call, aiter(call), False
 
     def _left_s(self) -> float | None:
         return None if self._due is None else max(0.0, self._due - self._loop.time())
 
 
-def is_lost(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the router, or the connection to it, was lost, so that another may answer."""
+def is_lost(error: grpc.aio.AioRpcError, is_answered: bool = False) -> bool:
+    """Whether the router, or the connection to it, was lost, so that another may answer.
+    `is_answered`: whether the call has brought a message, so that a handler has seen it."""
     code = error.code()
     is_reset = code is _Code.INTERNAL and "RST_STREAM" in (error.details() or "")
-    is_unheard = code is _Code.CANCELLED and isinstance(from_rpc_error(error), UnavailableError)
-    return code is _Code.UNAVAILABLE or is_reset or is_unheard
+    if code is _Code.CANCELLED:  # without a reason: no handler has seen the call
+        return not is_answered and isinstance(from_rpc_error(error), UnavailableError)
+    return code is _Code.UNAVAILABLE or is_reset
 
 
 def _is_refused(error: grpc.aio.AioRpcError) -> bool:

@@ -88,6 +88,8 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
             if detail.Is(message.DESCRIPTOR):
                 detail.Unpack(message)
     metadata = dict(info.metadata)
+    if code is grpc.StatusCode.CANCELLED and any(sign in text for sign in _CANCELLED_HERE):
+        return errors.CancelledError(text, metadata=metadata)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
         is_quota = info.reason == errors.QuotaError.reason
@@ -115,10 +117,14 @@ _ERROR_OF_REASON: dict[str, type[errors.TwolaneError]] = {
     for kind in (errors.UnknownSubmissionError, errors.TakenOverError, errors.CancelledError)
 }
 
+# What gRPC says, alone or within more words, of calls that this process has cancelled: nothing else
+# tells them from those that the other end has cancelled.
+_CANCELLED_HERE = ("Channel closed!", "Locally cancelled by application!")
+
 # Every status that a failed call can have, except RESOURCE_EXHAUSTED and INVALID_ARGUMENT, whose
 # errors have fields. Statuses that no process of ours sends come from gRPC itself or from a proxy.
 # So does a CANCELLED without a reason: gRPC ends calls with it that came as their server stopped,
-# and that no handler has seen.
+# and that no handler has seen. Those that were cancelled here do not come so far.
 _ERROR_OF: dict[grpc.StatusCode, type[errors.TwolaneError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,

@@ -1,0 +1,176 @@
+"""Which router the SDK asks after a call that failed, for how long, and what it raises at the end.
+
+The routers are scripted, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import grpc
+import pytest
+
+from twolane.aclient import AsyncClient
+from twolane.calls.door import Door, Doors
+from twolane.calls.resuming import FRESH_S, LOST_S, ResumingCall
+from twolane.errors import DeadlineError, TwolaneError, UnavailableError
+from twolane.security.target import Target
+from twolane.testing.virtual_time import virtual_time_runner
+from twolane.v1 import inference_pb2, sampling_pb2
+
+C = grpc.StatusCode
+Said = inference_pb2.GenerateResponse | grpc.aio.AioRpcError
+
+
+def failure(code: grpc.StatusCode, text: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
+
+
+REFUSED = failure(C.UNAVAILABLE, "failed to connect to all addresses; … Connection refused")
+LOST = failure(C.UNAVAILABLE, "Socket closed")
+HELD = failure(C.ALREADY_EXISTS, "request id x is in use")
+UNHEARD = failure(C.CANCELLED, "CANCELLED")
+UNKNOWN = failure(C.NOT_FOUND, "nothing of it is left")
+LATE = failure(C.DEADLINE_EXCEEDED, "Deadline Exceeded")
+FIRST = inference_pb2.GenerateResponse(request_id="x", submission_id="sub", resume_token=b"s")
+TOKEN = inference_pb2.GenerateResponse(tokens=[inference_pb2.Token(index=0, token_id=7)])
+LAST = inference_pb2.GenerateResponse(finish_reason=sampling_pb2.FINISH_REASON_LENGTH)
+
+
+class Router:
+    """In place of a door's stub and multiplexer. The nth call gets what `calls[n]` says, and each
+    later one what the last of them says."""
+
+    def __init__(self, *calls: list[Said], finds: str = "", is_silent: bool = False) -> None:
+        self._calls = calls
+        self._finds, self._is_silent = finds, is_silent
+        self.n_asked = 0
+
+    def start(self, request: Any, left_s: float | None, trace: object) -> ScriptedCall:
+        self.n_asked += 1
+        return ScriptedCall(self._calls[min(self.n_asked, len(self._calls)) - 1])
+
+    def Resume(self, request: Any, timeout: float | None, metadata: object) -> ScriptedCall:
+        return self.start(request, timeout, metadata)
+
+    async def Cancel(self, request: Any, **how: Any) -> Any:
+        if self._is_silent:
+            await asyncio.sleep(how["timeout"])
+            raise LATE
+        return inference_pb2.CancelResponse(found=request.request_id == self._finds)
+
+
+class ScriptedCall:
+    def __init__(self, says: list[Said]) -> None:
+        self._says = iter(says)
+
+    def __aiter__(self) -> ScriptedCall:
+        return self
+
+    async def __anext__(self) -> inference_pb2.GenerateResponse:
+        await asyncio.sleep(0.001)
+        said = next(self._says, None)
+        if said is None:
+            raise StopAsyncIteration
+        if isinstance(said, grpc.aio.AioRpcError):
+            raise failure(said.code(), said.details() or "")
+        message = inference_pb2.GenerateResponse()
+        message.CopyFrom(said)
+        return message
+
+
+def run(work: Coroutine[Any, Any, Any], routers: tuple[Router, ...]) -> Any:
+    """`work`, whose doors "r0:1", "r1:1", … lead to these."""
+    at = {f"r{n}:1": router for n, router in enumerate(routers)}
+    with pytest.MonkeyPatch.context() as patch, virtual_time_runner() as runner:
+        for name in ("multiplexer", "inference"):
+            patch.setattr(Door, name, property(lambda door: at[door.target.endpoint]))
+        return runner.run(work)
+
+
+def ask(*routers: Router) -> tuple[list[int], grpc.StatusCode | None, float]:
+    """The tokens of an answer that is asked for at the first of them, the code that it ends with,
+    and how long it took."""
+
+    async def read() -> tuple[list[int], grpc.StatusCode | None, float]:
+        doors = Doors([Target(f"r{n}:1") for n in range(len(routers))])
+        doors._at = len(routers) - 1
+        tokens, code = [], None
+        try:
+            async for message in ResumingCall(doors, inference_pb2.GenerateRequest(), None):
+                tokens += [token.token_id for token in message.tokens]
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+        return tokens, code, asyncio.get_running_loop().time()
+
+    found: tuple[list[int], grpc.StatusCode | None, float] = run(read(), routers)
+    return found
+
+
+def test_a_label_is_anothers_where_no_router_has_heard_of_the_request() -> None:
+    other = Router([HELD], [FIRST, TOKEN, LAST])
+    assert ask(Router([REFUSED]), other)[:2] == ([], C.ALREADY_EXISTS)
+    assert other.n_asked == 1
+    other = Router([HELD], [FIRST, TOKEN, LAST])
+    assert ask(Router([LOST]), other)[:2] == ([7], None)
+    moved = inference_pb2.GenerateResponse(moved=True)
+    other = Router([UNKNOWN], [HELD], [FIRST, TOKEN, LAST])
+    assert ask(Router([FIRST, moved], [UNKNOWN], [FIRST, TOKEN, LAST]), other)[:2] == ([7], None)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [([LOST], [REFUSED]), ([HELD], [HELD], [REFUSED])],
+        [([LOST], [HELD], [LOST])],
+    ],
+    ids=["two ports", "one port, of unknown routers"],
+)
+def test_a_wait_for_a_label_ends_as_in_use_whatever_was_asked_last(
+    calls: list[tuple[list[Said], ...]],
+) -> None:
+    _, code, took_s = ask(*(Router(*each) for each in calls))
+    assert code is C.ALREADY_EXISTS
+    assert FRESH_S < LOST_S - 2.0 < took_s <= LOST_S
+
+
+def test_a_label_that_was_free_at_last_is_not_what_a_later_loss_ends_with() -> None:
+    tokens, code, _ = ask(Router([LOST], [REFUSED]), Router([HELD], [FIRST, TOKEN, LOST], [LOST]))
+    assert (tokens, code) == ([7], C.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "n_asked", "ends"),
+    [
+        ([[UNHEARD]], [[FIRST, TOKEN, LAST]], (1, 1), ([7], None)),
+        ([[FIRST, UNHEARD]], [[FIRST, TOKEN, LAST]], (1, 0), ([], C.CANCELLED)),
+        ([[FIRST, TOKEN, UNHEARD]], [[FIRST, LAST]], (1, 0), ([7], C.CANCELLED)),
+        ([[FIRST, TOKEN, LOST]], [[FIRST, UNHEARD]], (1, 1), ([7], C.CANCELLED)),
+        ([[FIRST, LOST], [FIRST, TOKEN, LAST]], [[UNKNOWN], [UNHEARD]], (2, 2), ([7], None)),
+    ],
+)
+def test_a_call_without_an_answer_alone_passes_for_unheard(
+    one: list[list[Said]],
+    other: list[list[Said]],
+    n_asked: tuple[int, int],
+    ends: tuple[list[int], grpc.StatusCode | None],
+) -> None:
+    first, second = Router(*one), Router(*other)
+    assert ask(first, second)[:2] == ends
+    assert (first.n_asked, second.n_asked) == n_asked
+
+
+@pytest.mark.parametrize(
+    ("request_id", "finds"), [("x", True), ("y", DeadlineError)], ids=["found", "not found"]
+)
+def test_a_cancel_goes_on_past_a_router_that_says_nothing(
+    request_id: str, finds: bool | type[TwolaneError]
+) -> None:
+    async def cancel() -> bool | type[TwolaneError]:
+        try:
+            return await AsyncClient("r0:1,r1:1").cancel(request_id)
+        except (DeadlineError, UnavailableError) as error:
+            return type(error)
+
+    assert run(cancel(), (Router(is_silent=True), Router(finds="x"))) == finds

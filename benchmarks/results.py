@@ -11,13 +11,20 @@ import json
 import platform
 import shlex
 import sys
+import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.machine import describe_commit, describe_machine, describe_versions
-from benchmarks.since import RESULTS, depends_on
+
+RESULTS = Path(__file__).parent / "results"
+_TABLE = Path(__file__).with_name("depends_on.toml")
+_PRODUCT = (
+    "engine", "kvtransfer", "worker", "prefill_worker", "decode_worker", "router", "twolane",
+    "deploy",
+)  # fmt: skip
 
 
 class Plot(Protocol):
@@ -53,6 +60,14 @@ def save(
     if plot is not None:
         plot.savefig(path.with_suffix(".png"), dpi=110)
     return path
+
+
+def depends_on(name: str) -> list[str]:
+    """The paths, from the repository's root, that a result of that name depends on."""
+    entries = tomllib.loads(_TABLE.read_text())["results"]
+    starts = [(start, entry["paths"]) for entry in entries for start in entry["names"]]
+    fitting = [(len(start), paths) for start, paths in starts if name.startswith(start)]
+    return list(max(fitting)[1] if fitting else _PRODUCT)
 
 
 def _encode(value: Any, indent: str) -> str:

@@ -13,7 +13,6 @@ import ast
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,22 +21,8 @@ import click
 from rich.console import Console
 
 from benchmarks.machine import REPOSITORY
+from benchmarks.results import RESULTS
 from twolane.cli.rows import Rows
-
-RESULTS = Path(__file__).parent / "results"
-_TABLE = Path(__file__).with_name("depends_on.toml")
-_PRODUCT = (
-    "engine", "kvtransfer", "worker", "prefill_worker", "decode_worker", "router", "twolane",
-    "deploy",
-)  # fmt: skip
-
-
-def depends_on(name: str) -> list[str]:
-    """The paths, from the repository's root, that a result of that name depends on."""
-    entries = tomllib.loads(_TABLE.read_text())["results"]
-    starts = [(start, entry["paths"]) for entry in entries for start in entry["names"]]
-    fitting = [(len(start), paths) for start, paths in starts if name.startswith(start)]
-    return list(max(fitting)[1] if fitting else _PRODUCT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from collections.abc import Collection, Mapping
 # trailers, where each non-ASCII byte of a message takes three bytes, and 4/3 bytes more in each
 # detail that repeats it.
 MAX_TEXT_BYTES = 1000
-_MOST_NAMED = 8
 MAX_FIGURE_BYTES = 200
+_MOST_NAMED = 8  # workers, by an error
 
 
 def short(text: str, most_bytes: int = MAX_TEXT_BYTES) -> str:

@@ -73,7 +73,7 @@ async def run_flips(
     cluster: LocalCluster, worker: str, config: FlipConfig, say: Callable[[str], None]
 ) -> FlipRun:
     """Flip the prefill worker of that name to decode and back, by turns, under load. Raises
-    `FlipLateError`, and what the operator's call raises."""
+    an `ExceptionGroup` of `FlipLateError` and what the operator's call raises."""
     async with cluster.aclient() as client, asyncio.TaskGroup() as tasks:
         with cluster.admin() as admin:
             runner = _Runner(client, config, FlipRun(worker))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.machine import REPOSITORY
-from benchmarks.since import RESULTS, depends_on, since
+from benchmarks.results import RESULTS, depends_on
+from benchmarks.since import since
 
 UNKNOWN = "0" * 40
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kvtransfer.device_pair import DevicePair, device_pair, wait_until
+from tests.kvtransfer.device_pair import DevicePair, device_pair, is_given, wait_until
 from tests.kvtransfer.nixl_marks import needs_nixl
 from twolane.kvtransfer.transport import Checked
 
@@ -44,6 +44,7 @@ def test_pages_are_checked_when_the_device_has_added_them_up(pair: DevicePair) -
     (posted,) = pair.out.wait_for(1)
     pair.d.stall()
     pair.landing.check(1, 0, 1)
+    wait_until(lambda: is_given(pair.d))
     assert pair.into.hears_nothing()
     pair.d.resume()
     (checked,) = pair.into.wait_for(1)

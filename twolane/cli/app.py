@@ -68,6 +68,10 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
     (NotProvenError, 5),
     (TwolaneError, 1),
 ]
+# Of a file or folder that the command line names; whatever else fails is no fault of who typed it.
+_NAMED_WRONGLY = (
+    FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
+)  # fmt: skip
 
 
 class App(click.Group):
@@ -85,10 +89,10 @@ class App(click.Group):
         except BrokenPipeError:  # `twolane … | head`: the reader has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
-        except OSError as error:
+        except _NAMED_WRONGLY as error:
             if error.filename is None:
                 raise
-            _complain(f"{error.filename}: {error.strerror}")  # a file or folder that was named
+            _complain(f"{error.filename}: {error.strerror}")
             ctx.exit(2)
 
 

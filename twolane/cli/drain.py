@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 
 import click
 from rich.live import Live
@@ -17,11 +18,8 @@ from twolane.cli.ops.changing import in_words
 from twolane.cli.ops.epochs import epoch_of
 from twolane.cli.ops.output import ID_SHOWN, count
 from twolane.cli.ops.output import print_json as print_message
-from twolane.cli.waiting import News
-from twolane.errors import (
-    DeadlineError,
-    UnavailableError,
-)
+from twolane.cli.waiting import News, telling
+from twolane.errors import DeadlineError, UnavailableError
 from twolane.status import DrainInfo
 from twolane.v1 import acts_pb2, admin_pb2, cluster_pb2
 
@@ -147,13 +145,17 @@ def _wait(
     """Show what is left until the worker has its ticket. Raises `NotProvenError` if that takes too
     long."""
     latest: DrainInfo | None = None
-    lines = News(err=False)
-    with Live(console=console(), auto_refresh=False, transient=True) as live:
+    lines = News(err=as_json)
+    is_drawn = sys.stdout.isatty() and not as_json
+    with (
+        Live(console=console(), auto_refresh=False, transient=True) as live,
+        nullcontext() if is_drawn else telling(lambda: _shown(worker_id, latest).plain, lines),
+    ):
         try:
             for latest in admin.watch_drain(worker_id, timeout_s=timeout_s, expect_epoch=epoch):
                 if as_json:
                     print_json(latest, indent=None)
-                elif sys.stdout.isatty():
+                elif is_drawn:
                     live.update(_shown(worker_id, latest).append(_eta(latest)), refresh=True)
                 else:
                     lines.tell(_shown(worker_id, latest).plain, _eta(latest))

@@ -1,5 +1,4 @@
-"""What a command waits for, on standard error: no command is silent for much longer than two
-seconds."""
+"""What a command waits for: none is silent for much longer than two seconds."""
 
 from __future__ import annotations
 
@@ -10,12 +9,14 @@ from contextlib import contextmanager
 
 import click
 
+from twolane.errors import TwolaneError
+
 _LOOK_S, _AGAIN_S = 2.0, 30.0  # until it is told; until the same is told again
 _one_tells = threading.Lock()
 
 
 class News:
-    """Says what is new, and every half a minute what is not, with the time since this was made."""
+    """Says what is new, and every half minute what is not, with the time since this was made."""
 
     def __init__(self, *, err: bool = True) -> None:
         self._began = self._told_at = time.monotonic()
@@ -37,19 +38,23 @@ def no_answer() -> str:
 
 
 @contextmanager
-def telling(left: Callable[[], str]) -> Iterator[None]:
-    """Say what is waited for, from the third second on. `left` is called in another thread. Within
-    another such block, nothing is said but what that one says."""
+def telling(left: Callable[[], str], news: News | None = None) -> Iterator[None]:
+    """Say what is waited for, from the third second on: on standard error, or as `news`. `left` is
+    called in another thread. Within another such block, nothing is said but what that one says."""
     if not _one_tells.acquire(blocking=False):
         yield
         return
-    is_over, news = threading.Event(), News()
+    is_over = threading.Event()
+    said, before = (News(), "waiting: ") if news is None else (news, "")
 
     def tell() -> None:
         while not is_over.wait(_LOOK_S):
-            text = left()
+            try:
+                text = left()
+            except TwolaneError as error:
+                text = str(error)
             if not is_over.is_set():
-                news.tell(f"waiting: {text}")
+                said.tell(f"{before}{text}")
 
     thread = threading.Thread(target=tell, name="telling", daemon=True)
     thread.start()

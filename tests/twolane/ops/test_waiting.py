@@ -27,6 +27,7 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A router that answers when its caller has said that it waits."""
     said = threading.Event()
     call, watch, tell = AdminClient._call, AdminClient.watch, News.tell
+    drain = AdminClient.watch_drain
 
     def wait() -> None:
         if threading.current_thread().name != "telling":  # it looks what there is to tell
@@ -40,13 +41,21 @@ def _slow(monkeypatch: pytest.MonkeyPatch) -> None:
         wait()
         yield from watch(self, *what)
 
-    def told(self: News, text: str) -> None:
-        tell(self, text)
+    def slow_drain(self: AdminClient, *what: Any, **more: Any) -> Iterator[Any]:
+        for news in drain(self, *what, **more):
+            for _ in ("said", "said again"):
+                said.clear()
+                wait()
+            yield news
+
+    def told(self: News, *what: str) -> None:
+        tell(self, *what)
         said.set()
 
     monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.001)
     monkeypatch.setattr(AdminClient, "_call", slow_call)
     monkeypatch.setattr(AdminClient, "watch", slow_watch)
+    monkeypatch.setattr(AdminClient, "watch_drain", slow_drain)
     monkeypatch.setattr(News, "tell", told)
 
 
@@ -62,6 +71,18 @@ def test_a_command_says_that_it_waits(name: str, door: Door, tmp_path: Any) -> N
     assert done.stderr.startswith("waiting: "), done.output
     assert ("waiting: hosts read /models/b" in done.stderr) is (name in READS)
     assert done.stderr.splitlines()[0] not in done.stdout
+
+
+@pytest.mark.usefixtures("_slow")
+@pytest.mark.parametrize("also", ["", " --json"])
+def test_a_watched_drain_that_stands_still_is_told_again(
+    also: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.cli.waiting._AGAIN_S", 0.0)
+    done = run(door, f"drain decode-0 --wait{also}")
+    assert done.exit_code == 0, done.output
+    told = done.stderr if also else done.stdout
+    assert re.search(r"decode-0: has been told to drain \(\d+ s\)", told), done.output
 
 
 def test_what_stays_is_said_again_with_how_long_it_takes(

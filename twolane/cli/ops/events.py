@@ -84,10 +84,8 @@ def events(
             for news in admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=asked)):
                 _tell(news, as_json=as_json, quiet=quiet)
         else:
-            page, is_chosen = (
-                admin.call("ListEvents", asked),
-                bool(since_s or kinds or subject or audit),
-            )
+            is_chosen = bool(since_s or kinds or subject or audit)
+            page = admin.call("ListEvents", asked)
             _show(page, is_chosen=is_chosen, as_json=as_json, quiet=quiet)
 
 

@@ -61,7 +61,7 @@ def test_every_request_ends_and_none_is_lost() -> None:
     assert tally.gpu_s == pytest.approx(2 * 120)
 
 
-def test_the_law_begins_with_the_cluster_and_drains_no_worker_before_it_knows_four_minutes() -> None:
+def test_the_law_begins_with_the_cluster_and_drains_none_before_it_knows_four_minutes() -> None:
     requests = traffic([(2, 400)])
     for until_s, drains in ((239, False), (300, True)):
         _, tally = with_law(requests, until_s, start=(2, 3))

@@ -22,7 +22,6 @@ BLOCKER_TEXTS = {  # of one, and of several
         "answers whose last tokens no router has confirmed",
     ),
 }
-STAYS = "stays: it is no worker"  # of a router, when its host is drained
 ROLE_NAMES = {worker_pb2.ROLE_PREFILL: "prefill", worker_pb2.ROLE_DECODE: "decode"}
 
 

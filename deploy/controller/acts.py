@@ -14,7 +14,6 @@ from twolane.deploy.controller.rollout import let_end
 from twolane.deploy.controller.seats import Inventory, Pool
 from twolane.deploy.errors import RefusedError
 from twolane.deploy.spec.settings import DECODE, PREFILL
-from twolane.status import STAYS
 
 _ON_TICKET = "drains, is stopped on its ticket"
 
@@ -171,7 +170,7 @@ def drain_host(
     end, missing = outcome(new, inventory, view)
     changes = [*_with_outcome(changes, desired, end, inventory, view)]
     changes += [
-        Change(subject=name, before=f"runs on {host}", after=STAYS)
+        Change(subject=name, before=f"runs on {host}", after="stays: it is no worker", stays=True)
         for name, its_host in inventory.routers
         if its_host == host
     ]

@@ -98,11 +98,13 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change by an act, as shown to operators: `decode-1`, `` -> `starts on b`."""
+    """One change by an act, as shown to operators: `decode-1`, `` -> `starts on b`. `stays`: what
+    runs on while its host is drained, and would end with the host."""
 
     subject: str
     before: str
     after: str
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
     targets   what is needed, as far as the budget goes
     up        1 undrain   2 flip a worker that the other pool can spare   3 start, all at once
     down      only below the largest need of the last minutes, one worker at a time, never while
-              something speaks against it; drained first, deleted on its ticket
+              something speaks against it; drained first, deleted on its ticket. Before it knows
+              those minutes, a controller drains only what is idle or beyond the limits
     guard     a start that takes too long is cancelled; after several failures in a row starts wait
 
 Everything here is a pure function. The budget holds because every start is checked against the
@@ -32,7 +33,7 @@ from twolane.deploy.controller.observation import BOTH, Need, Observation, Role,
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`actions`, and what else there is to explain. `vetoes`: why nothing may shrink now.
+    """`actions`, and what else there is to explain. `vetoes`: what speaks against a drain now.
     `starts_in_s`: until starts are made again after failures, 0 if they are made."""
 
     actions: tuple[Action, ...]
@@ -53,7 +54,8 @@ def judge(now: float, observation: Observation, limits: Limits) -> Verdict:
 
 
 def vetoes(now: float, seen: Observation, limits: Limits) -> tuple[str, ...]:
-    """All reasons for which no pool may shrink now."""
+    """What speaks against a drain now, whether or not the needs of the last minutes are known. It
+    does not speak against a flip to a pool that is short."""
     found = []
     if seen.attainment is not None and seen.attainment < limits.attainment:
         found.append(
@@ -120,7 +122,8 @@ class _Decision:
         unknown = self._unknown()
         downs = self._down() if is_free and not unknown and not ups else []
         if not ups and not downs and self._is_only_late(against):
-            downs = self._down(beyond_limits=True) or self._down(rebalance=True)
+            downs = self._down(beyond_limits=True)
+            downs = downs or (self._down(rebalance=True) if not unknown else [])
         actions = (*cancels, *ups, *downs, *self._deletes())
         return Verdict(actions, self._targets, self._had, (*against, *unknown), wait_s)
 
@@ -214,9 +217,11 @@ class _Decision:
         return found
 
     def _can_spare(self, giver: Role, taker: Role) -> bool:
-        """Without one worker the giver still has what it needed lately. Or it has what it needs
-        until a flip could bring one back, and is still no worse off than the taker then: the two
-        would not change places at once."""
+        """Without one worker the giver still has what it needed lately, as far as that is known.
+        Or it has what it needs until a flip could bring one back, and is still no worse off than
+        the taker then: the two would not change places at once."""
+        if self._seen.began_s == self._now:  # one look shows no rates: prefill seems to be idle
+            return False
         left = self._have[giver] - 1
         least = max(1, self._limits.pools[giver].minimum)
         if left < least or self._ready[giver] - 1 < least:

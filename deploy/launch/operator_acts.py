@@ -316,7 +316,9 @@ class OperatorActs:
         self._audit(who, what, act, f"{'would do: ' * act.dry_run}{words or 'no change'}")
         return acts_pb2.ActResponse(
             changes=[
-                acts_pb2.Change(subject=its.subject, before=its.before, after=its.after)
+                acts_pb2.Change(
+                    subject=its.subject, before=its.before, after=its.after, stays=its.stays
+                )
                 for its in changes
             ],
             dry_run=act.dry_run,

@@ -22,9 +22,12 @@ class Law:
     def __init__(self, limits: Limits, observer: Observer) -> None:
         self._limits = limits
         self._observer = observer
+        self._began_s: float | None = None
 
     def decide(self, now: float, cluster: Cluster) -> Sequence[Action]:
         hardware = cluster.config.hardware
+        if self._began_s is None:
+            self._began_s = now
         for tokens, squares, step_s in cluster.steps:
             self._observer.prefill_step(tokens, squares, step_s)
         for worker in cluster.workers:
@@ -41,6 +44,7 @@ class Law:
             waiting=cluster.waiting_for_any(),
             last_down_s=cluster.last_down_s,
             flipped_s=cluster.flipped_s,
+            began_s=self._began_s,
         )
         actions = decide(now, seen, self._limits)
         for action in actions:

@@ -33,14 +33,16 @@ class ActResponse(_message.Message):
     def __init__(self, changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ..., dry_run: bool = ..., proof: _Optional[str] = ..., proof_class: _Optional[str] = ..., not_proven: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("subject", "before", "after")
+    __slots__ = ("subject", "before", "after", "stays")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
     subject: str
     before: str
     after: str
-    def __init__(self, subject: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    stays: bool
+    def __init__(self, subject: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., stays: bool = ...) -> None: ...
 
 class KillWorkerRequest(_message.Message):
     __slots__ = ("act", "worker_id", "expect_epoch", "may_restart")

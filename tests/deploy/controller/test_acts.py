@@ -197,6 +197,15 @@ def test_a_host_that_is_drained_keeps_nobody_and_others_take_over() -> None:
     assert (names(end), missing) == (["prefill-0@a", "decode-1@a", "decode-2@a"], {})
 
 
+def test_a_router_of_a_host_that_is_drained_is_marked_as_what_would_end_with_it() -> None:
+    rooms = replace(
+        inventory(prefill=1, decode=1, a=3, b=2), routers=(("router-0", "a"), ("router-1", "b"))
+    )
+    decided = drain_host(ONE_EACH, rooms, running(ONE_EACH), "b")
+    assert [its.subject for its in decided.changes if its.stays] == ["router-1"]
+    assert "decode-0" in {its.subject for its in decided.changes}
+
+
 def test_a_host_whose_workers_go_nowhere_says_so() -> None:
     decided = drain_host(ONE_EACH, inventory(a=1, b=1), running(ONE_EACH), "b", hand_over=True)
     assert told(decided)[-2:] == [

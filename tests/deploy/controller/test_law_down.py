@@ -18,7 +18,7 @@ from tests.deploy.controller.worlds import (
     started,
     worker,
 )
-from twolane.deploy.controller.actions import Cancel, Delete, Drain
+from twolane.deploy.controller.actions import Cancel, Delete, Drain, Flip
 from twolane.deploy.controller.explain import sentence
 from twolane.deploy.controller.law import decide, judge
 from twolane.deploy.controller.limits import Limits, PoolLimits
@@ -112,6 +112,27 @@ def test_a_controller_that_has_just_begun_lets_idle_workers_go_and_obeys_limits(
     cut = limits(budget=3)
     sight = seen(pool(P, 1) + pool(D, 4), 1, 2, began_s=NOW - 10.0)
     assert len(names(decide(NOW, sight, cut), Drain)) == 1
+
+
+@pytest.mark.parametrize("kept", [1, 4])
+def test_a_controller_that_has_just_begun_helps_a_short_pool_by_flips_and_not_by_drains(
+    kept: int,
+) -> None:
+    """However late requests are. Once needs are known, another pool gives way where none flip."""
+
+    def done(known_s: float, *, flips: bool, attainment: float | None = None) -> tuple[int, int]:
+        sight = seen(
+            pool(P, 2) + pool(D, 4), 3, need(1, kept=kept),
+            began_s=NOW - known_s, attainment=attainment,
+        )  # fmt: skip
+        actions = decide(NOW, sight, limits(6, flips=flips))
+        return len(names(actions, Flip)), len(names(actions, Drain))
+
+    for attainment in (None, 0.7):
+        for known_s in (2.0, 239.0):
+            assert done(known_s, flips=True, attainment=attainment) == (1, 0)
+            assert done(known_s, flips=False, attainment=attainment) == (0, 0)
+        assert done(240.0, flips=False, attainment=attainment) == (0, 1)
 
 
 def test_a_drained_worker_is_deleted_on_its_ticket_only() -> None:

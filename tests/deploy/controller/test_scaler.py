@@ -32,6 +32,7 @@ class Town:
     told: list[str] = field(default_factory=list)
     stuck: set[str] = field(default_factory=set)  # starts that never end
     stubborn: set[str] = field(default_factory=set)  # decode workers that take no other role
+    rows: int = 0  # of each decode worker
     desired: Desired = field(
         default_factory=lambda: Desired(
             seats=(Seat(name="prefill-0", pool="prefill"), Seat(name="decode-0", pool="decode"))
@@ -89,6 +90,9 @@ class Town:
                     worker=worker_pb2.WorkerAddress(worker_id=seat.name, epoch=i + 1),
                     roles=[_NUMBERS[role] for role in roles_of(self.inventory, seat)],
                     state="alive",
+                    load=worker_pb2.LoadReport(
+                        rows=self.rows * ("decode" in roles_of(self.inventory, seat))
+                    ),
                 )
                 for i, seat in enumerate(self.desired.seats)
             ]
@@ -98,6 +102,10 @@ class Town:
             for name in gone:
                 self.desired = self.desired.gone(name)
             self.desired = next_desired(self.desired, self.inventory, self.view())
+
+    @property
+    def reasons(self) -> list[str]:
+        return [*self.scaler.status(self.now, self.desired).reasons]
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -297,8 +305,6 @@ def test_controller_that_takes_over_goes_on_with_the_sizes_there_are() -> None:
     town.run(10, prompts=4000, answers=50, per_s=20)
     assert town.sizes == before
     assert town.told[n_told:] == [], "nor does it drain one and start another"
-    town.run(40, prompts=100, answers=50, per_s=1)
-    assert town.sizes == before, "as it does not know for how long so little comes"
 
 
 def test_controller_that_begins_keeps_what_it_finds_as_it_knows_no_earlier_need() -> None:
@@ -311,6 +317,19 @@ def test_controller_that_begins_keeps_what_it_finds_as_it_knows_no_earlier_need(
     assert town.sizes == before
     town.run(120, prompts=1000, answers=100, per_s=5)
     assert town.sizes == (1, 1)
+
+
+def test_controller_flips_none_at_its_first_look_which_shows_no_rates() -> None:
+    town = Town(budget=5)
+    town.run(60, prompts=4000, answers=50, per_s=20)
+    assert town.sizes == (4, 1)
+    town.begin()
+    town.rows = 1_000
+    town.run(2, prompts=4000, answers=50, per_s=20)
+    assert any("decode: 1 worker, 4 wanted" in text for text in town.reasons), town.reasons
+    assert town.sizes == (4, 1), "prefill is busy, which only two looks show"
+    town.run(2, prompts=4000, answers=50, per_s=20)
+    assert town.sizes[1] > 1, "rows that wait now are helped, whatever came before"
 
 
 @pytest.mark.parametrize("n", [0, 5])

@@ -56,6 +56,9 @@ def test_a_dry_run_says_all_and_does_nothing() -> None:
         assert world.saved.pins == ()
         assert len(world.saved.seats) == 2
         assert "would do: pool decode" in controller.events[-1].text
+        emptied = acts_pb2.DrainHostRequest(act=acts_pb2.Act(dry_run=True), host="a")
+        done = await controller.do(drain_host=emptied)
+        assert [its.subject for its in done.response.changes if its.stays] == ["router-0"]
 
     play(story)
 

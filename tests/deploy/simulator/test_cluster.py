@@ -61,6 +61,13 @@ def test_every_request_ends_and_none_is_lost() -> None:
     assert tally.gpu_s == pytest.approx(2 * 120)
 
 
+def test_the_law_begins_with_the_cluster_and_drains_none_before_it_knows_four_minutes() -> None:
+    requests = traffic([(2, 400)])
+    for until_s, drains in ((239, False), (300, True)):
+        _, tally = with_law(requests, until_s, start=(2, 3))
+        assert (tally.actions.get("drain", 0) > 0) is drains
+
+
 def test_rows_take_as_long_as_their_steps() -> None:
     worker = SimWorker("w", frozenset({Role.DECODE}), State.READY, 0.0, 0.0)
     for index in range(50):

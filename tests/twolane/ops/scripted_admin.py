@@ -12,7 +12,6 @@ from tests.twolane.ops.scripted_events import EVENTS, NOW
 from tests.twolane.ops.scripted_rollout import ROLLOUT, ScriptedRollout
 from tests.twolane.ops.scripted_scaler import SCALER, ScriptedScaler
 from tests.twolane.ops.scripted_settings import MISSING, ScriptedSettings
-from twolane.status import STAYS
 from twolane.v1 import (
     acts_pb2,
     admin_pb2,
@@ -288,7 +287,12 @@ class ScriptedAdmin(ScriptedSettings, ScriptedScaler, ScriptedRollout):
                 acts_pb2.Change(subject="host node-c", before="open", after="cordoned"),
                 acts_pb2.Change(subject="decode-1", before="runs on node-c", after=drains),
                 acts_pb2.Change(subject="decode-2", after="starts on node-b"),
-                acts_pb2.Change(subject="router-1", before="runs on node-c", after=STAYS),
+                acts_pb2.Change(
+                    subject="router-1",
+                    before="runs on node-c",
+                    after="stays: it is no worker",
+                    stays=True,
+                ),
             ],
             dry_run=request.act.dry_run,
         )

@@ -12,7 +12,6 @@ from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
 from twolane.cli.waiting import News
-from twolane.status import STAYS
 from twolane.v1 import acts_pb2, cluster_pb2
 
 _SILENT = "silent"  # a value of HostStatus.state
@@ -86,7 +85,7 @@ def drain_node(
         if not (dry_run or no_wait):
             _wait(admin, host, timeout_s)
             if not as_json:
-                stay = [its.subject for its in done.changes if its.after == STAYS] if done else []
+                stay = [its.subject for its in done.changes if its.stays] if done else []
                 others = f", but {' and '.join(stay)} would end with it" if stay else ""
                 click.echo(f"{host} is safe: no worker is left there{others}")
 

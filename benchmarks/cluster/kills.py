@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cluster.kills_run import KillsConfig, KillsRun, Outcome
+from benchmarks.cluster.start_options import start_options
 from benchmarks.results import RESULTS, save
 from twolane.testing import start_local
 
@@ -56,10 +57,8 @@ def main(
     **options: Any,
 ) -> None:
     config, console = KillsConfig(**options), Console()
-    more: dict[str, Any] = {"prefill": 2, "decode": 2} if topology is None else {}
-    for text in settings:
-        key, _, value = text.partition("=")
-        more[key.replace("-", "_")] = value or True
+    sizes = {"prefill": 2, "decode": 2} if topology is None else {}
+    more = sizes | start_options(settings)
     with start_local(
         topology=topology, model=model, exact=True, start_timeout_s=start_timeout_s, **more
     ) as cluster:

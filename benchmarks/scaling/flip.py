@@ -29,6 +29,7 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.cluster.start_options import start_options
 from benchmarks.results import RESULTS, save
 from benchmarks.scaling.flip_run import OTHER, FlipConfig, FlipRun, Request, run_flips
 from twolane.testing import start_local
@@ -59,10 +60,7 @@ def main(
     **options: Any,
 ) -> None:
     config = FlipConfig(**options)
-    more: dict[str, Any] = {}
-    for text in settings:
-        key, _, value = text.partition("=")
-        more[key.replace("-", "_")] = value or True
+    more = start_options(settings)
     click.echo("starting two prefill workers and one decode worker")
     with start_local(
         prefill=2, decode=1, flips=True, model=model, start_timeout_s=start_timeout_s, **more

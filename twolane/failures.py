@@ -69,6 +69,12 @@ def explain(
             f"something at {endpoint} is not a twolane cluster ({why})",
             metadata={"endpoint": endpoint},
         )
+    if isinstance(ours, UnavailableError) and any(sign in why for sign in _SILENCE):
+        return UnavailableError(
+            f"what listens at {endpoint} accepts connections but does not answer ({why}): the "
+            "router hangs, or it is no router",
+            metadata={"endpoint": endpoint},
+        )
     if isinstance(ours, UnavailableError) and not _is_aborted(error):
         return unreachable(endpoint, why)
     if (
@@ -82,6 +88,10 @@ def explain(
             metadata={"timeout_s": f"{timeout_s:g}"},
         )
     return ours
+
+
+# gRPC's words of a peer whose machine takes connections, and that sends nothing.
+_SILENCE = ("before receiving SETTINGS", "ping timeout", "keepalive")
 
 
 def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:

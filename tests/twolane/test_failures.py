@@ -39,6 +39,13 @@ CODE = grpc.StatusCode
         (CODE.ABORTED, "too many retries", UnavailableError, "^too many retries$"),
         (CODE.UNAVAILABLE, "Connection refused", UnavailableError, "no cluster answers at here:1"),
         (CODE.CANCELLED, "CANCELLED", UnavailableError, "no cluster answers at here:1"),
+        (
+            CODE.UNAVAILABLE,
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+            "connection attempt timed out before receiving SETTINGS frame",
+            UnavailableError,
+            "^what listens at here:1 accepts connections but does not answer",
+        ),
         (CODE.CANCELLED, "Channel closed!", CancelledError, "^Channel closed!$"),
     ],
 )

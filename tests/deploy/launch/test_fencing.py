@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.events import Event, Kind
-from twolane.deploy.launch.fencing import Fencing, FencingConfig
+from twolane.deploy.launch.fencing import Fencing, FencingConfig, HungRouters
 from twolane.deploy.process.handshake import Handle
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import cluster_pb2
@@ -158,3 +158,65 @@ def test_epoch_that_a_worker_waits_for_is_proven_again_by_its_agent(scene: Scene
     with running(scene) as runner:
         runner.run(asyncio.sleep(1.5))
         assert scene.launcher.proven == [5]
+
+
+ROUTERS = [
+    Handle(name=f"router-{n}", epoch=0, endpoint="", metrics_endpoint="", pid=n) for n in range(2)
+]
+REBORN = Handle(name="router-0", epoch=0, endpoint="", metrics_endpoint="", pid=2)
+
+
+class Looks:
+    """A supervisor that looks at routers, in virtual time."""
+
+    def __init__(self) -> None:
+        self.running = list(ROUTERS)
+        self.killed: list[tuple[int, str]] = []  # pids
+        config = FencingConfig(hung_router_s=30.0)
+        self._hung = HungRouters(config, lambda: self.running, self._kill)
+
+    async def look(self, silent: Collection[str], times: int = 1, every_s: float = 3.0) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(times):
+                await asyncio.sleep(every_s)
+                self._hung.look(silent, tasks)
+
+    async def _kill(self, handle: Handle, why: str) -> None:
+        self.killed.append((handle.pid, why))
+        await asyncio.sleep(5.0)
+        self.running = [its for its in self.running if its is not handle]
+
+
+def test_router_that_answers_nothing_for_long_is_killed_once() -> None:
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        runner.run(looks.look((), 2))
+        runner.run(looks.look({"router-0"}, 10))
+        assert looks.killed == []
+        runner.run(looks.look({"router-0"}, 5))
+        assert looks.killed == [(0, "it runs, but has answered nothing for 30 s")]
+        looks.running.append(REBORN)
+        runner.run(looks.look({"router-0"}, 10))
+        assert len(looks.killed) == 1, "the next one has its own time"
+
+
+def test_router_that_answers_between_is_not_killed() -> None:
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        for _ in range(5):
+            runner.run(looks.look({"router-0", "router-1"}, 9))
+            runner.run(looks.look({"router-1"} if looks.killed else ()))
+        assert looks.killed == []
+
+
+def test_pause_of_the_supervisor_is_no_silence_of_a_router() -> None:
+    """As if the whole machine had been stopped: one call of each stop has no answer in time."""
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        runner.run(looks.look(()))
+        runner.run(looks.look({"router-0"}, 3))
+        runner.run(looks.look({"router-0"}, every_s=3600.0))
+        assert looks.killed == []
+        runner.run(looks.look(()))
+        runner.run(looks.look({"router-0"}, every_s=3600.0))
+        assert looks.killed == []

@@ -101,7 +101,8 @@ class Fencing:
         self._fencing: dict[int, asyncio.Task[None]] = {}
         self._off_reported: set[int] = set()  # epochs of class C that the router knows of
         self._silent: set[str] = set()  # hosts already reported as lost
-        self._hung_routers = HungRouters(config, routers, self.kill)
+        self._routers = routers
+        self._hung_routers = HungRouters(config, self._routers_in_reach, self.kill)
 
     def proven_dead(self, epoch: int) -> None:
         """Record a worker's death for the router. On hosts with agents, the agents report it."""
@@ -131,6 +132,13 @@ class Fencing:
                 fence = self.kill(handle, why[handle.epoch])
                 self._fencing[handle.epoch] = tasks.create_task(fence)
         await self._report(client, wanted)
+
+    def _routers_in_reach(self) -> list[Handle]:
+        """Those on hosts that answer: who cannot reach a host says nothing of its routers."""
+        if self._hosts is None:
+            return [*self._routers()]
+        up = {host.name for host in self._hosts.hosts() if host.state == UP}
+        return [its for its in self._routers() if its.host_name in up]
 
     async def kill(self, handle: Handle, why: str) -> None:
         """Kill one process. The task that waits for it reports its end."""

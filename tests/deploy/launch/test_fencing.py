@@ -19,6 +19,10 @@ WORKER = Handle(
     name="decode-0", epoch=7, endpoint="h:1", metrics_endpoint="", pid=1, host_name="node-b"
 )
 
+ROUTER = Handle(
+    name="router-1", epoch=0, endpoint="h:2", metrics_endpoint="", pid=2, host_name="node-b"
+)
+
 
 class Router:
     """A router that knows nobody but whom it is given, and what it is told."""
@@ -83,12 +87,14 @@ class Scene:
     def __init__(self) -> None:
         self.router, self.launcher = Router(), SilentLauncher()
         self.events: list[Event] = []
+        self.silent_routers: list[str] = []
         self.fencing = Fencing(
             FencingConfig(lost_s=30.0),
             self.launcher,  # type: ignore[arg-type]  # it starts and stops nothing here
             lambda: [WORKER],
             self.events.append,
             self.launcher,  # type: ignore[arg-type]  # as a host it is only looked at
+            lambda: [ROUTER],
         )
 
     def told(self, kind: Kind) -> list[tuple[str, str]]:
@@ -106,7 +112,8 @@ async def fence(scene: Scene) -> None:
         while True:
             await asyncio.sleep(1.0)
             seen = await scene.router.workers(scene.fencing.hosts())
-            await scene.fencing.look(scene.router, seen, tasks)  # type: ignore[arg-type]
+            silent = scene.silent_routers
+            await scene.fencing.look(scene.router, seen, tasks, silent)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -220,3 +227,17 @@ def test_pause_of_the_supervisor_is_no_silence_of_a_router() -> None:
         runner.run(looks.look(()))
         runner.run(looks.look({"router-0"}, every_s=3600.0))
         assert looks.killed == []
+
+
+def test_silent_router_is_killed_only_where_its_host_answers(scene: Scene) -> None:
+    """Its host's may be the whole silence, and a fence of a silent host switches it off."""
+    scene.router.add(7)
+    scene.silent_routers = ["router-1"]
+    with running(scene) as runner:
+        runner.run(asyncio.sleep(60))
+        assert scene.launcher.tried == 0
+        scene.launcher.state = "up"
+        runner.run(asyncio.sleep(29))
+        assert scene.launcher.tried == 0
+        runner.run(asyncio.sleep(5))
+        assert scene.launcher.tried == 1

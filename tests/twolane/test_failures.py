@@ -26,9 +26,15 @@ CODE = grpc.StatusCode
     [
         (
             CODE.RESOURCE_EXHAUSTED,
-            "SERVER: Received message larger than max (9 vs. 4)",
+            "SERVER: Received message larger than max (9000 vs. 4)",
             InvalidRequestError,
-            "larger than max",
+            "the request has 9,000 bytes; a message may have at most 4: shorten its prompt",
+        ),
+        (
+            CODE.RESOURCE_EXHAUSTED,
+            "CLIENT: Sent message larger than max (9 vs. 4)",
+            InvalidRequestError,
+            "the request has 9 bytes",
         ),
         (
             CODE.RESOURCE_EXHAUSTED,

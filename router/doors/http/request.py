@@ -186,7 +186,7 @@ def _in_words(text: str, field: str) -> str:
     if found := _ENUM.match(text):
         return f"{where} is {found[1]}, which is not served"
     if text == "Input data was truncated":
-        return "JSON is malformed: it ends too early"
+        return "JSON is malformed: it is truncated"
     if "codec can't decode" in text:
         return "JSON is malformed: it is not UTF-8"
     return text

@@ -93,7 +93,7 @@ def test_what_does_not_change_an_answer_is_ignored(path: str) -> None:
         ('{"store": true}', "store: only false is served yet"),
         ("[]", "the body is a list; it must be an object"),
         ("{}", "messages is missing"),
-        ('{"messages": [', "JSON is malformed: it ends too early"),
+        ('{"messages": [', "JSON is malformed: it is truncated"),
         ('{"model": "\udcff"}', "JSON is malformed: it is not UTF-8"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 import grpc
 
 from twolane.calls.door import Door, Doors
-from twolane.calls.resuming import ResumingCall, is_lost
+from twolane.calls.resuming import ResumingCall, is_lost, is_unheard
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import DeadlineError, InvalidRequestError, UnavailableError
 from twolane.failures import TlsUse, explain, unreachable
@@ -167,6 +167,8 @@ class AsyncClient:
         """Make a short call, which may be repeated: at the door `at`, or else at the next one that
         answers within its share of the time."""
         bound_s, doors = within_s or self._config.call_timeout_s, self._doors
+        clock = asyncio.get_running_loop().time
+        end = clock() + bound_s
         lost: grpc.aio.AioRpcError | None = None
         for share_s in _shares(bound_s, 1 if at else len(doors.all)):
             door = at or doors.next()
@@ -179,6 +181,13 @@ class AsyncClient:
                     break
                 door.avoid()
         assert lost is not None
+        if is_unheard(lost) and (left_s := end - clock()) > 0:
+            how = {"timeout": left_s, "metadata": self._target.metadata, "wait_for_ready": True}
+            try:
+                return await getattr(door.inference, name)(request, **how)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    lost = error
         raise explain(lost, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls) from lost
 
 

@@ -34,6 +34,10 @@ LOST = failure(C.UNAVAILABLE, "Socket closed")
 HELD = failure(C.ALREADY_EXISTS, "request id x is in use")
 UNHEARD = failure(C.CANCELLED, "CANCELLED")
 UNKNOWN = failure(C.NOT_FOUND, "nothing of it is left")
+UNSPOKEN = failure(
+    C.UNAVAILABLE,
+    "failed to connect to all addresses; … connection attempt timed out before receiving SETTINGS",
+)
 LATE = failure(C.DEADLINE_EXCEEDED, "Deadline Exceeded")
 FIRST = inference_pb2.GenerateResponse(request_id="x", submission_id="sub", resume_token=b"s")
 TOKEN = inference_pb2.GenerateResponse(tokens=[inference_pb2.Token(index=0, token_id=7)])
@@ -44,8 +48,15 @@ class Router:
     """In place of a door's stub and multiplexer. The nth call gets what `calls[n]` says, and each
     later one what the last of them says."""
 
-    def __init__(self, *calls: list[Said], finds: str = "", is_silent: bool = False) -> None:
+    def __init__(
+        self,
+        *calls: list[Said],
+        finds: str = "",
+        is_silent: bool = False,
+        models_after: int = 0,  # so many calls, of which the first finds a connection that is mute
+    ) -> None:
         self._calls = calls
+        self._models_after = models_after
         self._finds, self._is_silent = finds, is_silent
         self.n_asked = 0
 
@@ -63,7 +74,13 @@ class Router:
         return inference_pb2.CancelResponse(found=request.request_id == self._finds)
 
     async def ListModels(self, request: Any, **how: Any) -> Any:
-        if self._is_silent:
+        self.n_asked += 1
+        if self._models_after == self.n_asked:
+            return inference_pb2.ListModelsResponse()
+        if self._models_after and not how.get("wait_for_ready"):
+            await asyncio.sleep(3.0)
+            raise UNSPOKEN
+        if self._is_silent or self._models_after:
             await asyncio.sleep(how["timeout"])
             raise LATE
         return inference_pb2.ListModelsResponse()
@@ -252,3 +269,28 @@ def test_a_short_call_that_no_router_answers_keeps_its_time() -> None:
         return asyncio.get_running_loop().time()
 
     assert run(models(), (Router(is_silent=True), Router(is_silent=True))) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("models_after", "took_s", "says"), [(2, 3.0, ""), (3, 10.0, "what listens at r0:1 accepts")]
+)
+def test_a_router_that_hangs_may_have_a_neighbour_at_its_port(
+    models_after: int, took_s: float, says: str
+) -> None:
+    async def models() -> tuple[str, float]:
+        loop, said = asyncio.get_running_loop(), ""
+        try:
+            await AsyncClient("r0:1").models()
+        except UnavailableError as error:
+            said = error.message
+        return said[: len(says) or None], loop.time()
+
+    assert run(models(), (Router(models_after=models_after),)) == (says, took_s)
+
+
+def test_a_new_client_asks_behind_a_router_that_hangs_once_more() -> None:
+    tokens, code, _ = ask(Router([UNSPOKEN], [FIRST, TOKEN, LAST]))
+    assert (tokens, code) == ([7], None)
+    router = Router([UNSPOKEN], [HELD])
+    assert ask(router)[:2] == ([], C.ALREADY_EXISTS)
+    assert router.n_asked == 2, "nothing of it can hold the label"

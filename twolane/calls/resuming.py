@@ -155,7 +155,7 @@ class ResumingCall:
         elif self._is_held(error):
             self._held = error
         else:
-            self._may_have_begun |= not _is_refused(error)
+            self._may_have_begun |= not (_is_refused(error) or is_unheard(error))
             self._door.avoid()
             self._learn(error)
             is_fresh = self._is_fresh and not _is_refused(error)
@@ -264,7 +264,13 @@ def is_lost(error: grpc.aio.AioRpcError, is_answered: bool = False) -> bool:
     return code is _Code.UNAVAILABLE or is_reset
 
 
+def is_unheard(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a connection was taken, and nothing came: its router hangs. The next connection to
+    the port may lead to another one that shares it."""
+    return "before receiving SETTINGS" in (error.details() or "")
+
+
 def _is_refused(error: grpc.aio.AioRpcError) -> bool:
     """Whether nobody was there, at any of its addresses: one that is lost resets connections."""
     why = error.details() or ""
-    return "ailed to connect" in why and "reset" not in why
+    return "ailed to connect" in why and "reset" not in why and not is_unheard(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 import grpc
 
 from twolane.calls.door import Door, Doors
-from twolane.calls.resuming import ResumingCall, is_lost
+from twolane.calls.resuming import ResumingCall, is_lost, is_unheard
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import DeadlineError, InvalidRequestError, UnavailableError
 from twolane.failures import TlsUse, explain, unreachable
@@ -92,9 +92,10 @@ class AsyncClient:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
         lost: UnavailableError | DeadlineError | None = None
-        for door in self._doors.all:  # it may run at any router
-            try:
-                response: inference_pb2.CancelResponse = await self._call("Cancel", request, door)
+        doors, bound_s = [*self._doors.all], self._config.call_timeout_s
+        for door, within_s in zip(doors, _shares(bound_s, len(doors)), strict=True):
+            try:  # it may run at any router
+                response = await self._call("Cancel", request, door, within_s)
             except (UnavailableError, DeadlineError) as error:
                 lost = error  # another router may find it all the same
                 continue
@@ -160,22 +161,42 @@ class AsyncClient:
     def _tls(self) -> TlsUse:
         return TlsUse(str(self._target.ca), str(self._target.cert))
 
-    async def _call(self, name: str, request: object, at: Door | None = None) -> Any:
-        """Make a short call: at the door `at`, or else at the next one that answers."""
-        bound_s, doors = self._config.call_timeout_s, self._doors
+    async def _call(
+        self, name: str, request: object, at: Door | None = None, within_s: float | None = None
+    ) -> Any:
+        """Make a short call, which may be repeated: at the door `at`, or else at the next one that
+        answers within its share of the time."""
+        bound_s, doors = within_s or self._config.call_timeout_s, self._doors
+        clock = asyncio.get_running_loop().time
+        end = clock() + bound_s
         lost: grpc.aio.AioRpcError | None = None
-        for _ in doors.all if at is None else [at]:
+        for share_s in _shares(bound_s, 1 if at else len(doors.all)):
             door = at or doors.next()
             try:
                 method = getattr(door.inference, name)
-                return await method(request, timeout=bound_s, metadata=self._target.metadata)
+                return await method(request, timeout=share_s, metadata=self._target.metadata)
             except grpc.aio.AioRpcError as error:
                 lost = error
-                if not is_lost(error):
+                if not (is_lost(error) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
                     break
                 door.avoid()
         assert lost is not None
+        if is_unheard(lost) and (left_s := end - clock()) > 0:
+            how = {"timeout": left_s, "metadata": self._target.metadata, "wait_for_ready": True}
+            try:
+                return await getattr(door.inference, name)(request, **how)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    lost = error
         raise explain(lost, endpoint=self.endpoint, timeout_s=bound_s, tls=self._tls) from lost
+
+
+def _shares(bound_s: float, n: int) -> Iterator[float]:
+    """The time of each of `n` calls in turn: an equal part of what is left of `bound_s`."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + bound_s
+    for n_left in range(n, 0, -1):
+        yield max(0.0, end - clock()) / n_left
 
 
 async def _first_of(works: Sequence[Awaitable[None]]) -> None:

@@ -10,9 +10,11 @@ It connects to the unix socket that `twolane up` shows, which only the cluster's
 from __future__ import annotations
 
 import os
+import select
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +31,7 @@ from twolane.status import ClusterStatus, DrainInfo
 from twolane.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
 UNIX = "unix:"
+_SPEAKS_WITHIN_S = 0.5
 _FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
 
 
@@ -154,9 +157,30 @@ def live_sockets(name: str = SOCKET_NAME) -> list[Path]:
     """The operators' sockets of this user's clusters on this machine that have a listener: those of
     routers, or those called `name`."""
     paths = sorted(Path(tempfile.gettempdir()).glob(f"{_FOLDERS}/{name}*"))
-    live = [path for path in paths if _is_ours(path) and _is_listened_at(path)]
-    # a cluster may have several routers, each of which answers for all: take the first live one
-    return list({path.parent: path for path in reversed(live)}.values())[::-1]
+    live: dict[Path, list[Path]] = {}
+    for path in paths:
+        if _is_ours(path) and _is_listened_at(path):
+            live.setdefault(path.parent, []).append(path)
+    # a cluster may have several routers, each of which answers for all
+    return [_first_to_speak(its) for its in live.values()]
+
+
+def _first_to_speak(paths: Sequence[Path]) -> Path:
+    """The first socket whose server begins a connection; a hung one does not. If none does in time,
+    the first."""
+    if len(paths) == 1:
+        return paths[0]
+    with ExitStack() as stack:
+        probes: dict[socket.socket, Path] = {}
+        for path in paths:
+            probe = stack.enter_context(socket.socket(socket.AF_UNIX))
+            try:
+                probe.connect(str(path))
+            except OSError:  # it has ended meanwhile
+                continue
+            probes[probe] = path
+        speaking, _, _ = select.select([*probes], [], [], _SPEAKS_WITHIN_S)
+        return min([probes[probe] for probe in speaking], default=paths[0])
 
 
 def _is_ours(path: Path) -> bool:

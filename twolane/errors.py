@@ -148,6 +148,10 @@ class OverloadedError(TwolaneError):
         super().__init__(message, metadata=metadata)
         self.retry_after_s = retry_after_s
 
+    def __str__(self) -> str:
+        again = f" (try again in {self.retry_after_s:g} s)" if self.retry_after_s else ""
+        return f"{self.message}{again}"
+
 
 class QuotaError(OverloadedError):
     """The tenant's quota is used up: `metadata["quota"]` is requests, tokens or concurrent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import grpc
@@ -69,19 +70,41 @@ def explain(
             f"something at {endpoint} is not a twolane cluster ({why})",
             metadata={"endpoint": endpoint},
         )
+    if isinstance(ours, UnavailableError) and any(sign in why for sign in _SILENCE):
+        return UnavailableError(
+            f"what listens at {endpoint} accepts connections but does not answer ({why}): the "
+            "router hangs, or it is no router",
+            metadata={"endpoint": endpoint},
+        )
     if isinstance(ours, UnavailableError) and not _is_aborted(error):
         return unreachable(endpoint, why)
-    if (
-        isinstance(ours, OverloadedError) and "larger than max" in ours.message
-    ):  # such a request never fits
-        is_answer = ours.message.startswith("CLIENT: Received")
-        return (InternalError if is_answer else InvalidRequestError)(ours.message)
+    if isinstance(ours, OverloadedError) and "larger than max" in ours.message:
+        return _too_large(ours.message)
     if isinstance(ours, DeadlineError) and timeout_s is not None:
         return DeadlineError(
             f"no complete answer from {endpoint} within {timeout_s:g} s",
             metadata={"timeout_s": f"{timeout_s:g}"},
         )
     return ours
+
+
+_SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
+# gRPC's words of a peer whose machine takes connections, and that sends nothing.
+_SILENCE = ("before receiving SETTINGS", "ping timeout", "keepalive")
+
+
+def _too_large(said: str) -> TwolaneError:
+    """A message that never fits. `said` is like "SERVER: Received message larger than max (8 vs.
+    4)"."""
+    sizes = _SIZES.search(said)
+    if said.startswith("CLIENT: Received") or sizes is None:  # an answer
+        return InternalError(said)
+    size, most = map(int, sizes.groups())
+    return InvalidRequestError(
+        f"the request has {size:,} bytes; a message may have at most {most:,}: shorten its prompt",
+        field="prompt",
+        metadata={"value": str(size), "bound": str(most)},
+    )
 
 
 def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:

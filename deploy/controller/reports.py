@@ -1,7 +1,8 @@
 """Adds up what routers and workers report, into the signals that pools are sized by.
 
 Their counters begin at zero with each process, and go on while a controller is away: what counts is
-by how much each has grown since it was seen last. A controller's first look counts as nothing.
+by how much each has grown since it was seen last. The first report of each counts as nothing: it
+may have run for long before this controller heard it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ class Reports:
         self._last: dict[str, dict[str, float]] = {}
         self._totals: dict[str, float] = dict.fromkeys((*_COUNTED, "written"), 0.0)
         self._to_compute = 0.0  # prompt tokens that arrived and were not cached; never falls
-        self._has_looked = False
         self._recent: deque[tuple[float, float, float]] = deque()  # (time, answers, held)
         self.signals = Signals()
         self.waiting = 0  # requests that no worker has yet
@@ -66,7 +66,6 @@ class Reports:
             self._recent.append((now, answers, held))
         while self._recent and self._recent[0][0] < now - _ATTAINMENT_S:
             self._recent.popleft()
-        self._has_looked = True
         self.waiting = sum(its.waiting for its in traffic.values())
         self.signals = self._sum(alive, traffic)
 
@@ -96,7 +95,7 @@ class Reports:
                 on_decode(max(1, round(mean[0])), round(mean[1]), took_s, each)
 
     def _grown(self, whose: str, counts: dict[str, float]) -> dict[str, float]:
-        last = self._last.get(whose, {} if self._has_looked else counts)
+        last = self._last.get(whose, counts)
         self._last[whose] = counts
         if any(counts[key] < last.get(key, 0) for key in counts):  # a process that began anew
             last = {}

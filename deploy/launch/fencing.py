@@ -1,4 +1,5 @@
-"""Kills workers that must be proven dead, and reports every death to the router.
+"""Kills workers that must be proven dead, reports every death to the router, and kills routers that
+hang.
 
 A worker is killed if another worker needs proof of its death, if its step never ends, or if the
 router has not heard from it for long. Only the launcher can prove a death; a timeout cannot. If it
@@ -9,7 +10,7 @@ reported.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 
 from twolane.deploy.errors import NotProvenError
@@ -23,21 +24,62 @@ GONE = "gone"  # a value of WorkerStatus.state
 UP = "up"  # a value of HostStatus.state
 AWAY = "away"  # another
 OFF = "C"  # class of proof: the host was switched off
+_MOST_A_LOOK_S = 5.0  # that one look adds: a call's time, the pause between two, and as much again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FencingConfig:
     """`poll_s`: between two looks. `hung_factor`: a worker is killed if its step takes this many
     times the time after which a step is late. `lost_s`: a worker is killed if the router has not
-    known it, or has called it gone, for this long."""
+    known it, or has called it gone, for this long. `hung_router_s`: a router is killed if it runs
+    and has answered nothing for this long."""
 
     poll_s: float = 1.0
     hung_factor: float = 2.0
     lost_s: float = 30.0
+    hung_router_s: float = 30.0
+
+
+class HungRouters:
+    """Routers that run and answer nothing. One that refuses calls is not hung: it starts or stops,
+    or the fault is the caller's. Only time in which this process looked on counts: a machine that
+    was paused is no router's silence. `routers` returns those that run; `kill` ends one, and is
+    told why."""
+
+    def __init__(
+        self,
+        config: FencingConfig,
+        routers: Callable[[], Sequence[Handle]],
+        kill: Callable[[Handle, str], Coroutine[None, None, None]],
+    ) -> None:
+        self._config = config
+        self._routers = routers
+        self._kill = kill
+        self._looked_at: float | None = None
+        self._silent_s: dict[tuple[str, int, int], float] = {}  # by incarnation
+        self._killing: dict[tuple[str, int, int], asyncio.Task[None]] = {}
+
+    def look(self, silent: Collection[str], tasks: asyncio.TaskGroup) -> None:
+        """`silent`: the routers that let the last call's time pass. Kill who must be, as a
+        task."""
+        now = asyncio.get_running_loop().time()
+        before = now if self._looked_at is None else self._looked_at
+        passed_s, self._looked_at = min(now - before, _MOST_A_LOOK_S), now
+        running = {its.key: its for its in self._routers() if its.name in silent}
+        # The first silent call adds nothing: it may have begun just before the router did not run.
+        self._silent_s = {
+            key: self._silent_s[key] + passed_s if key in self._silent_s else 0.0 for key in running
+        }
+        self._killing = {key: task for key, task in self._killing.items() if not task.done()}
+        for key, silent_s in self._silent_s.items():
+            if silent_s >= self._config.hung_router_s and key not in self._killing:
+                why = f"it runs, but has answered nothing for {silent_s:.0f} s"
+                self._killing[key] = tasks.create_task(self._kill(running[key], why))
 
 
 class Fencing:
-    """`look` again and again while the cluster is up. `workers` returns the workers that run."""
+    """`look` again and again while the cluster is up. `workers` returns the workers that run,
+    `routers` the routers."""
 
     def __init__(
         self,
@@ -46,6 +88,7 @@ class Fencing:
         workers: Callable[[], Sequence[Handle]],
         tell: Callable[[Event], None],
         hosts: Hosts | None = None,
+        routers: Callable[[], Sequence[Handle]] = list,
     ) -> None:
         self._config = config
         self._launcher = launcher
@@ -58,6 +101,8 @@ class Fencing:
         self._fencing: dict[int, asyncio.Task[None]] = {}
         self._off_reported: set[int] = set()  # epochs of class C that the router knows of
         self._silent: set[str] = set()  # hosts already reported as lost
+        self._routers = routers
+        self._hung_routers = HungRouters(config, self._routers_in_reach, self.kill)
 
     def proven_dead(self, epoch: int) -> None:
         """Record a worker's death for the router. On hosts with agents, the agents report it."""
@@ -71,9 +116,11 @@ class Fencing:
         client: RouterClients,
         seen: Sequence[cluster_pb2.WorkerStatus],
         tasks: asyncio.TaskGroup,
+        silent: Collection[str] = (),
     ) -> None:
-        """Fence whoever must be, as a task; `seen` is what routers know of workers now. Raises
-        `DeposedError`."""
+        """Fence whoever must be, as a task; `seen` is what routers know of workers now, and
+        `silent` are those that let the call's time pass. Raises `DeposedError`."""
+        self._hung_routers.look(silent, tasks)
         # a worker that is gone sends no reports, and its last one is old
         members = [member for member in seen if member.state != GONE]
         wanted = {epoch for member in members for epoch in member.load.fence_wanted}
@@ -82,12 +129,19 @@ class Fencing:
         why |= self._hung(members) | self._lost(present, is_news=bool(seen))
         for handle in self._workers():
             if handle.epoch in why and handle.epoch not in self._fencing:
-                fence = self._fence(handle, why[handle.epoch])
+                fence = self.kill(handle, why[handle.epoch])
                 self._fencing[handle.epoch] = tasks.create_task(fence)
         await self._report(client, wanted)
 
-    async def _fence(self, handle: Handle, why: str) -> None:
-        """Kill one worker. The task that waits for it reports its end."""
+    def _routers_in_reach(self) -> list[Handle]:
+        """Those on hosts that answer: who cannot reach a host says nothing of its routers."""
+        if self._hosts is None:
+            return [*self._routers()]
+        up = {host.name for host in self._hosts.hosts() if host.state == UP}
+        return [its for its in self._routers() if its.host_name in up]
+
+    async def kill(self, handle: Handle, why: str) -> None:
+        """Kill one process. The task that waits for it reports its end."""
         event = Event(kind=Kind.FENCED, name=handle.name, epoch=handle.epoch, text=why)
         self._tell(event)
         try:

@@ -59,6 +59,9 @@ class Keeper:
     def workers(self) -> list[Handle]:
         return [h for h in self.handles() if isinstance(self.specs[h.name], WorkerSpec)]
 
+    def routers(self) -> list[Handle]:
+        return [h for h in self.handles() if isinstance(self.specs[h.name], RouterSpec)]
+
     async def start(self, spec: ProcessSpec) -> Handle:
         """Raises `StartError`, `DeposedError`."""
         self._tell(Event(kind=Kind.STARTING, name=spec.name, epoch=spec.epoch))

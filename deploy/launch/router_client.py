@@ -4,6 +4,7 @@ a router ends the supervisor."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -33,6 +34,9 @@ class RouterClient:
         timeout_s: float = 2.0,
     ) -> None:
         """`routers` are all routers of the cluster, which are reported to this one."""
+        self.name = router.name
+        self.is_silent = False  # whether the last call got no answer in its time
+        self._lost_at: float | None = None  # when the first call failed since the last answer
         self._routers = routers
         self._credentials = credentials
         self._worker_endpoint = router.worker_endpoint
@@ -48,8 +52,9 @@ class RouterClient:
             request = health_pb2.HealthCheckRequest()
             answer = await self._health.Check(request, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            _not_now(error)
+            self._note(error)
             return False
+        self._note(None)
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     async def supervise(
@@ -112,14 +117,31 @@ class RouterClient:
     async def _try(self, call: Awaitable[AnswerT]) -> AnswerT | None:
         """The answer of a call at the router's port for workers; None if it does not answer now."""
         try:
-            return await call
+            answer = await call
         except grpc.aio.AioRpcError as error:
-            _not_now(error)
+            self._note(error)
             # The next channel reads our certificate again, which may have been renewed.
             failed = self._worker_door
             self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
             await failed.close()
             return None
+        self._note(None)
+        return answer
+
+    def _note(self, error: grpc.aio.AioRpcError | None) -> None:
+        """Log the first call that fails, and the next one that is answered. Any status is "not
+        now": a router that dies during a call may answer with INTERNAL, CANCELLED or UNKNOWN; it
+        is restarted, and the call made again later."""
+        now = time.monotonic()
+        self.is_silent = error is not None and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if error is None and self._lost_at is not None:
+            log.warning("%s answers again, after %.0f s", self.name, now - self._lost_at)
+            self._lost_at = None
+        elif error is not None and self._lost_at is None:
+            self._lost_at = now
+            code, said = error.code().name, error.details()
+            since = time.strftime("%H:%M:%S")
+            log.warning("%s does not answer since %s: %s: %s", self.name, since, code, said)
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,9 +154,3 @@ class RouterClient:
     ) -> None:
         for channel in (self._worker_door, self._door):
             await channel.close()
-
-
-def _not_now(error: grpc.aio.AioRpcError) -> None:
-    """Treat any status as "not now". A router that dies during a call may answer with INTERNAL,
-    CANCELLED or UNKNOWN; it is restarted, so the call is made again later."""
-    log.warning("the router does not answer now: %s: %s", error.code().name, error.details())

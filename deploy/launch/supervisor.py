@@ -108,7 +108,8 @@ class Supervisor:
             proven_dead=lambda epoch: self._fencing.proven_dead(epoch),
             log_dir=log_dir,
         )
-        self._fencing = Fencing(self._config.fencing, launcher, self._keeper.workers, tell, hosts)
+        its, bounds = self._keeper, self._config.fencing
+        self._fencing = Fencing(bounds, launcher, its.workers, tell, hosts, its.routers)
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Run the cluster until `stop` is set; `hurry` ends the grace period early.
@@ -341,7 +342,7 @@ class Supervisor:
             self._news.heard()
         else:
             self._news.tell_again()
-        await self._fencing.look(client, seen.workers, tasks)
+        await self._fencing.look(client, seen.workers, tasks, seen.silent)
         await self._pools.look(seen.workers, hosts, seen.everywhere)
         if self._scaler is not None:
             self._scaler.note(now, seen.workers, seen.traffic)
@@ -375,9 +376,7 @@ class Supervisor:
         until = now() + self._cluster.timing.stop_grace_s + margin_s
 
         async def stop_all() -> None:
-            workers = self._keeper.workers()
-            routers = [handle for handle in self._keeper.handles() if handle not in workers]
-            for handles in (routers, workers):
+            for handles in (self._keeper.routers(), self._keeper.workers()):
                 grace_s = max(margin_s, until - now())
                 async with asyncio.TaskGroup() as group:
                     for handle in handles:

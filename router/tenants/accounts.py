@@ -62,15 +62,18 @@ class Account:
         if it is not known yet."""
         most = self._concurrent
         if most is not None and self.n_live >= most:
-            raise self._refused("concurrent", f"{most} requests at once", CONCURRENT_RETRY_S)
+            what = f"{self.limits.concurrent} requests at once{self._part(most)}"
+            raise self._refused("concurrent", what, CONCURRENT_RETRY_S)
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
             what = f"{self.limits.requests_per_s:g} requests a second"
+            what += self._part(self._requests.per_s)
             raise self._refused("requests", what, wait_s)
         if self._tokens is not None and (wait_s := self._tokens.wait_s(n_tokens, now)):
             what = f"{self.limits.tokens_per_min} tokens a minute"
             if n_tokens:
                 what += f", of which {max(0.0, self._tokens.level(now)):.0f} are left, and this "
                 what += f"request takes an estimated {n_tokens:.0f}"
+            what += self._part(self._tokens.capacity)
             raise self._refused("tokens", what, wait_s)
 
     def check_priority(self, priority: int) -> None:
@@ -125,6 +128,13 @@ class Account:
     def _concurrent(self) -> int | None:
         most = self.limits.concurrent
         return None if most is None else max(1, most // self.parts)
+
+    def _part(self, own: float) -> str:
+        """What this account has of a quota, if that is not all."""
+        if self.parts == 1:
+            return ""
+        each = f"{own:.2f}".rstrip("0").rstrip(".")
+        return f"; {self.parts} routers that share no store give {each} of it each"
 
     def _refused(self, name: str, what: str, wait_s: float) -> QuotaError:
         self.counters["refused"] += 1

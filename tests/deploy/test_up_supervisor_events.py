@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
 
-from tests.deploy.supervised import QUICK, Scene, scene
+from tests.deploy.supervised import CLUSTER, QUICK, Scene, scene
 from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.events import Kind
+from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.handshake import Handle
 
 __all__ = ["scene"]  # a fixture
@@ -118,3 +120,24 @@ async def test_router_that_knows_nobody_yet_gets_nobody_killed(scene: Scene) -> 
         scene.admin.members.update(members)
         await asyncio.sleep(QUICK.fencing.lost_s)
         assert not [event for event in scene.events if event.kind is Kind.FENCED]
+
+
+@pytest.mark.parametrize(
+    ("fails", "is_killed"),
+    [(grpc.StatusCode.DEADLINE_EXCEEDED, True), (grpc.StatusCode.UNAVAILABLE, False)],
+)
+async def test_router_that_answers_nothing_is_killed_and_started_again(
+    scene: Scene, fails: grpc.StatusCode, is_killed: bool
+) -> None:
+    quick = replace(QUICK, fencing=replace(QUICK.fencing, hung_router_s=0.05))
+    scene.supervisor = Supervisor(CLUSTER, scene.launcher, scene.events.append, quick)
+    async with scene.up():
+        scene.admin.fails = fails
+        n_failed = scene.admin.calls_failed
+        await scene.until(
+            lambda: scene.admin.calls_failed > n_failed + 30 or scene.told(Kind.FENCED, "router-0")
+        )
+        scene.admin.fails = None
+        assert bool(scene.told(Kind.FENCED, "router-0")) is is_killed
+        await scene.until(lambda: len(scene.told(Kind.STARTED, "router-0")) == 1 + is_killed)
+        assert len(scene.told(Kind.DIED, "router-0")) == is_killed

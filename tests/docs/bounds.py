@@ -311,6 +311,9 @@ SECTIONS = (
                 "lost_s": Row(
                     "a worker that the router has called gone", "", "killed, started again"
                 ),
+                "hung_router_s": Row(
+                    "a router that runs and answers nothing", "", "killed, started again"
+                ),
             },
             LinkConfig: {
                 "silence_s": Row("of a host's agent", "", "its seats are lost"),

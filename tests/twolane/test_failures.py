@@ -26,9 +26,15 @@ CODE = grpc.StatusCode
     [
         (
             CODE.RESOURCE_EXHAUSTED,
-            "SERVER: Received message larger than max (9 vs. 4)",
+            "SERVER: Received message larger than max (9000 vs. 4)",
             InvalidRequestError,
-            "larger than max",
+            "the request has 9,000 bytes; a message may have at most 4: shorten its prompt",
+        ),
+        (
+            CODE.RESOURCE_EXHAUSTED,
+            "CLIENT: Sent message larger than max (9 vs. 4)",
+            InvalidRequestError,
+            "the request has 9 bytes",
         ),
         (
             CODE.RESOURCE_EXHAUSTED,
@@ -39,6 +45,13 @@ CODE = grpc.StatusCode
         (CODE.ABORTED, "too many retries", UnavailableError, "^too many retries$"),
         (CODE.UNAVAILABLE, "Connection refused", UnavailableError, "no cluster answers at here:1"),
         (CODE.CANCELLED, "CANCELLED", UnavailableError, "no cluster answers at here:1"),
+        (
+            CODE.UNAVAILABLE,
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+            "connection attempt timed out before receiving SETTINGS frame",
+            UnavailableError,
+            "^what listens at here:1 accepts connections but does not answer",
+        ),
         (CODE.CANCELLED, "Channel closed!", CancelledError, "^Channel closed!$"),
     ],
 )

@@ -5,6 +5,7 @@ The routers are scripted, in virtual time."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 from twolane.aclient import AsyncClient
 from twolane.calls.door import Door, Doors
-from twolane.calls.resuming import FRESH_S, LOST_S, ResumingCall
+from twolane.calls.resuming import FRESH_S, LOST_S, TELL_S, ResumingCall
+from twolane.config import ClientConfig
 from twolane.errors import DeadlineError, TwolaneError, UnavailableError
 from twolane.security.target import Target
 from twolane.testing.virtual_time import virtual_time_runner
@@ -32,6 +34,10 @@ LOST = failure(C.UNAVAILABLE, "Socket closed")
 HELD = failure(C.ALREADY_EXISTS, "request id x is in use")
 UNHEARD = failure(C.CANCELLED, "CANCELLED")
 UNKNOWN = failure(C.NOT_FOUND, "nothing of it is left")
+UNSPOKEN = failure(
+    C.UNAVAILABLE,
+    "failed to connect to all addresses; … connection attempt timed out before receiving SETTINGS",
+)
 LATE = failure(C.DEADLINE_EXCEEDED, "Deadline Exceeded")
 FIRST = inference_pb2.GenerateResponse(request_id="x", submission_id="sub", resume_token=b"s")
 TOKEN = inference_pb2.GenerateResponse(tokens=[inference_pb2.Token(index=0, token_id=7)])
@@ -42,8 +48,15 @@ class Router:
     """In place of a door's stub and multiplexer. The nth call gets what `calls[n]` says, and each
     later one what the last of them says."""
 
-    def __init__(self, *calls: list[Said], finds: str = "", is_silent: bool = False) -> None:
+    def __init__(
+        self,
+        *calls: list[Said],
+        finds: str = "",
+        is_silent: bool = False,
+        models_after: int = 0,  # so many calls, of which the first finds a connection that is mute
+    ) -> None:
         self._calls = calls
+        self._models_after = models_after
         self._finds, self._is_silent = finds, is_silent
         self.n_asked = 0
 
@@ -59,6 +72,18 @@ class Router:
             await asyncio.sleep(how["timeout"])
             raise LATE
         return inference_pb2.CancelResponse(found=request.request_id == self._finds)
+
+    async def ListModels(self, request: Any, **how: Any) -> Any:
+        self.n_asked += 1
+        if self._models_after == self.n_asked:
+            return inference_pb2.ListModelsResponse()
+        if self._models_after and not how.get("wait_for_ready"):
+            await asyncio.sleep(3.0)
+            raise UNSPOKEN
+        if self._is_silent or self._models_after:
+            await asyncio.sleep(how["timeout"])
+            raise LATE
+        return inference_pb2.ListModelsResponse()
 
 
 class ScriptedCall:
@@ -89,13 +114,13 @@ def run(work: Coroutine[Any, Any, Any], routers: tuple[Router, ...]) -> Any:
         return runner.run(work)
 
 
-def ask(*routers: Router) -> tuple[list[int], grpc.StatusCode | None, float]:
+def ask(*routers: Router, n_named: int = 0) -> tuple[list[int], grpc.StatusCode | None, float]:
     """The tokens of an answer that is asked for at the first of them, the code that it ends with,
-    and how long it took."""
+    and how long it took. `n_named` of them are known at the beginning; 0: all."""
 
     async def read() -> tuple[list[int], grpc.StatusCode | None, float]:
-        doors = Doors([Target(f"r{n}:1") for n in range(len(routers))])
-        doors._at = len(routers) - 1
+        doors = Doors([Target(f"r{n}:1") for n in range(n_named or len(routers))])
+        doors._at = len(doors.all) - 1
         tokens, code = [], None
         try:
             async for message in ResumingCall(doors, inference_pb2.GenerateRequest(), None):
@@ -174,3 +199,98 @@ def test_a_cancel_goes_on_past_a_router_that_says_nothing(
             return type(error)
 
     assert run(cancel(), (Router(is_silent=True), Router(finds="x"))) == finds
+
+
+def test_the_only_router_is_no_other_one_by_the_name_that_it_announces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def has_one_address(door: Door) -> bool:
+        return False
+
+    monkeypatch.setattr(Door, "has_others", has_one_address)
+    first = inference_pb2.GenerateResponse(request_id="x", submission_id="s", routers=["r1:1"])
+
+    router = Router([first, TOKEN, LOST], [REFUSED])
+    tokens, code, took_s = ask(router, router, n_named=1)
+    assert (tokens, code) == ([7], C.UNAVAILABLE)
+    assert took_s < 0.1
+
+
+def test_a_search_that_takes_long_is_logged_once_for_all_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "twolane")
+    at_s: list[float] = []
+
+    async def read(doors: Doors) -> None:
+        async for _ in ResumingCall(doors, inference_pb2.GenerateRequest(), None):
+            pass
+
+    async def lose() -> None:
+        loop = asyncio.get_running_loop()
+        note = logging.Handler()
+        note.emit = lambda record: at_s.append(loop.time())  # type: ignore[method-assign]
+        logging.getLogger("twolane").addHandler(note)
+        doors = Doors([Target("r0:1"), Target("r1:1")])
+        ends = await asyncio.gather(read(doors), read(doors), return_exceptions=True)
+        logging.getLogger("twolane").removeHandler(note)
+        assert [type(end) for end in ends] == [grpc.aio.AioRpcError] * 2
+
+    run(lose(), (Router([FIRST, LOST], [REFUSED]), Router([FIRST, TOKEN, LOST], [REFUSED])))
+    assert caplog.messages == ["no router of r0:1,r1:1 answers; trying again for 28 s"]
+    assert TELL_S <= at_s[0] < 2.0
+
+
+def test_a_search_that_is_short_is_not_logged_and_the_end_of_a_long_one_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "twolane")
+    ask(Router([FIRST, LOST]), Router([FIRST, TOKEN, LAST]))
+    assert caplog.messages == []
+    refused: list[list[Said]] = [[REFUSED]] * 8
+    ask(Router([FIRST, LOST], *refused), Router(*refused, [FIRST, TOKEN, LAST]))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_short_call_goes_on_past_a_router_that_says_nothing() -> None:
+    async def models() -> tuple[int, float]:
+        client = AsyncClient("r0:1,r1:1")
+        client._doors._at = 1
+        return len(await client.models()), asyncio.get_running_loop().time()
+
+    assert run(models(), (Router(is_silent=True), Router())) == (0, 5.0)
+
+
+def test_a_short_call_that_no_router_answers_keeps_its_time() -> None:
+    async def models() -> float:
+        config = ClientConfig(call_timeout_s=4.0)
+        with pytest.raises(DeadlineError, match="within 4 s"):
+            await AsyncClient("r0:1,r1:1", config=config).models()
+        return asyncio.get_running_loop().time()
+
+    assert run(models(), (Router(is_silent=True), Router(is_silent=True))) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("models_after", "took_s", "says"), [(2, 3.0, ""), (3, 10.0, "what listens at r0:1 accepts")]
+)
+def test_a_router_that_hangs_may_have_a_neighbour_at_its_port(
+    models_after: int, took_s: float, says: str
+) -> None:
+    async def models() -> tuple[str, float]:
+        loop, said = asyncio.get_running_loop(), ""
+        try:
+            await AsyncClient("r0:1").models()
+        except UnavailableError as error:
+            said = error.message
+        return said[: len(says) or None], loop.time()
+
+    assert run(models(), (Router(models_after=models_after),)) == (says, took_s)
+
+
+def test_a_new_client_asks_behind_a_router_that_hangs_once_more() -> None:
+    tokens, code, _ = ask(Router([UNSPOKEN], [FIRST, TOKEN, LAST]))
+    assert (tokens, code) == ([7], None)
+    router = Router([UNSPOKEN], [HELD])
+    assert ask(router)[:2] == ([], C.ALREADY_EXISTS)
+    assert router.n_asked == 2, "nothing of it can hold the label"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ from twolane.calls.multiplexed import Multiplexer
 from twolane.rpc.listen import host_of
 from twolane.security.target import Stamp, Target
 from twolane.v1 import inference_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 _CALLS_END_S = 3600.0  # how long calls may continue on a channel after the certificate was renewed
 _AVOIDED_S = 1.0  # how long a lost router is avoided
@@ -102,7 +105,10 @@ class Doors:
     def __init__(self, targets: Sequence[Target]) -> None:
         self.all = [Door(target) for target in targets]
         self._at = random.randrange(len(self.all))  # distributes clients over the routers
+        self._n_named = len(self.all)
+        self._announced: set[str] = set()  # endpoints, by routers
         self._n_routers = 0  # as last reported by a router
+        self._told_until = 0.0  # when the search that was last logged ends
 
     def next(self) -> Door:
         """The next door in turn. Doors just lost are skipped; if all were, the one lost first is
@@ -116,6 +122,7 @@ class Doors:
         """Add these endpoints, which a router has announced: one for each router. Routers may share
         a port."""
         self._n_routers = len(endpoints) or self._n_routers
+        self._announced |= {*endpoints}
         known = {door.target.endpoint for door in self.all}
         like = self.all[0].target
         fresh = [endpoint for endpoint in endpoints if endpoint not in known]
@@ -127,9 +134,24 @@ class Doors:
         return len(self.all) == 1 and not self._n_routers
 
     async def may_go_on(self) -> bool:
-        """Whether there may be another router to continue at."""
-        is_one = len(self.all) == 1 and self._n_routers <= 1
+        """Whether there may be another router to continue at. The only one may announce itself by
+        another name than it was found by."""
+        is_one = self._n_named == 1 and max(self._n_routers, len(self._announced)) <= 1
         return not is_one or await self.all[0].has_others()
+
+    def tell_lost(self, until: float) -> None:
+        """Log that no router answers: once for all answers that look for one."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._told_until:
+            self._told_until = until
+            named = ",".join(door.target.endpoint for door in self.all[: self._n_named])
+            log.warning("no router of %s answers; trying again for %.0f s", named, until - now)
+
+    def tell_found(self) -> None:
+        """Log that one does, if the opposite was logged."""
+        if self._told_until:
+            self._told_until = 0.0
+            log.info("a router answers again")
 
     async def close(self) -> None:
         for door in self.all:

@@ -27,7 +27,9 @@ from twolane.v1 import inference_pb2
 
 LOST_S = 30.0  # how long an answer may be without a router
 FRESH_S = 5.0  # the same, while it is not known whether other routers share the port
+TELL_S = 1.5  # after which it is logged that no router answers
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
+_LEAST_S = 0.001  # left of a call's time: with 0 it would have no bound
 _Code = grpc.StatusCode
 
 
@@ -115,6 +117,8 @@ class ResumingCall:
         self._is_finished = bool(message.finish_reason)
         is_news = bool(message.tokens or message.text or message.finish_reason)
         if is_news:
+            if self._lost_at is not None:
+                self._doors.tell_found()
             self._lost_at, self._n_tries, self._held = None, 0, None
         return is_first or is_news
 
@@ -151,7 +155,7 @@ class ResumingCall:
         elif self._is_held(error):
             self._held = error
         else:
-            self._may_have_begun |= not _is_refused(error)
+            self._may_have_begun |= not (_is_refused(error) or is_unheard(error))
             self._door.avoid()
             self._learn(error)
             is_fresh = self._is_fresh and not _is_refused(error)
@@ -161,6 +165,17 @@ class ResumingCall:
         until = self._lost_at + (FRESH_S if self._is_fresh and self._held is None else LOST_S)
         if self._due is not None:
             until = min(until, self._due)
+        if self._held is not None:  # there is a router
+            await self._find(error, until)
+            return
+        telling = self._loop.call_at(self._lost_at + TELL_S, self._doors.tell_lost, until)
+        try:
+            await self._find(error, until)
+        finally:
+            telling.cancel()
+
+    async def _find(self, error: grpc.aio.AioRpcError | None, until: float) -> None:
+        """Ask one door after the other until one continues. Raises as `_go_on`."""
         while True:
             pause_s = min(_PAUSE_S * self._n_tries, _MAX_PAUSE_S) * random.uniform(0.5, 1.5)
             self._n_tries += 1
@@ -236,7 +251,7 @@ class ResumingCall:
         self._call, self._messages, self._is_answered = call, aiter(call), False
 
     def _left_s(self) -> float | None:
-        return None if self._due is None else max(0.0, self._due - self._loop.time())
+        return None if self._due is None else max(_LEAST_S, self._due - self._loop.time())
 
 
 def is_lost(error: grpc.aio.AioRpcError, is_answered: bool = False) -> bool:
@@ -249,7 +264,13 @@ def is_lost(error: grpc.aio.AioRpcError, is_answered: bool = False) -> bool:
     return code is _Code.UNAVAILABLE or is_reset
 
 
+def is_unheard(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a connection was taken, and nothing came: its router hangs. The next connection to
+    the port may lead to another one that shares it."""
+    return "before receiving SETTINGS" in (error.details() or "")
+
+
 def _is_refused(error: grpc.aio.AioRpcError) -> bool:
     """Whether nobody was there, at any of its addresses: one that is lost resets connections."""
     why = error.details() or ""
-    return "ailed to connect" in why and "reset" not in why
+    return "ailed to connect" in why and "reset" not in why and not is_unheard(error)

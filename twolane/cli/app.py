@@ -103,8 +103,8 @@ def _complain(text: str) -> None:
 
 def describe(error: TwolaneError) -> str:
     """The message, with a hint if the error has one."""
-    if isinstance(error, OverloadedError) and error.retry_after_s:
-        return f"{error.message} (try again in {error.retry_after_s:g} s)"
+    if isinstance(error, OverloadedError):
+        return str(error)
     if isinstance(error, UnknownModelError):
         return f"{error.message} (`twolane models` lists what is served)"
     return error.message

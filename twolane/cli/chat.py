@@ -36,7 +36,7 @@ def chat(*, system: str | None, endpoint: str | None, **given: Any) -> None:
                 with connected.stream(messages=messages, **options) as stream:
                     answer = _show(stream)
             except (InvalidRequestError, OverloadedError) as error:  # the chat can continue
-                click.secho(error.message, fg="red", err=True)
+                click.secho(str(error), fg="red", err=True)
                 messages.pop()
             else:
                 messages.append({"role": "assistant", "content": answer})

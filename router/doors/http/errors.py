@@ -15,6 +15,11 @@ from starlette.responses import JSONResponse, Response
 from twolane import errors
 from twolane.router.doors.http.call_id import call_id_header
 
+PATHS = (
+    "there are POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health and, "
+    "for people, GET /console"
+)
+_PATH_BYTES = 200
 ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}  # header of a 401
 # Nginx's status: the client has disconnected, or an operator cancelled the request.
 CLIENT_LEFT = 499
@@ -77,7 +82,12 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer an HTTP error: no such path, no such method, a body that is too large, …"""
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).name.lower()
-    body = _body(error.detail, error.status_code, None, code)
+    text = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        text = f"there is no {errors.short(request.url.path, _PATH_BYTES)} here; {PATHS}"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"{request.url.path} does not take {request.method}; {PATHS}"
+    body = _body(text, error.status_code, None, code)
     headers = {**call_id_header(request), **(error.headers or {})}
     return JSONResponse(body, error.status_code, headers)
 

@@ -6,6 +6,7 @@ are refused by name, and so are known ones that request something not served yet
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -29,8 +30,14 @@ _SAMPLING = (
     "presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "stop_token_ids",
     "ignore_eos",
 )  # fmt: skip
-_WHERE = re.compile(r" - at `\$\.?([^`]*)`$")
+_WHERE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 _NAMED = re.compile(r"field `([^`]*)`")
+_EXPECTED = re.compile(r"^Expected `([^`]*)`, got `([^`]*)`")
+_ENUM = re.compile(r"^Invalid enum value ('.*?'|\S+)")
+_KINDS = {
+    "int": "an integer", "float": "a number", "str": "a string", "bool": "a boolean",
+    "array": "a list", "object": "an object", "null": "null",
+}  # fmt: skip
 _FIRST_WORD = re.compile(r"(?:len\()?(\w*)")
 # The first half of a surrogate pair without the other, unless the body ends there. Possessive:
 # 16 MB of backslashes take 0.2 s.
@@ -72,7 +79,10 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    user: str | None = None  # ignored
+    # ignored, as they do not change an answer
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
     # ours
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -132,7 +142,7 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
     for name, only in request.plain.items():
         value = getattr(request, name)
         if value is not None and value != only:
-            text = f"{name}: only {only!r} is served yet"
+            text = f"{name}: only {json.dumps(only)} is served yet"
             raise UnimplementedError(text, metadata={"field": name})
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream", field="stream_options")
@@ -159,4 +169,24 @@ def _refusal(text: str) -> TwolaneError:
     field = short(".".join(part for part in parts if part))
     if text.startswith("Expected `null`"):
         return UnimplementedError(f"{field} is not served yet", metadata={"field": field})
-    return InvalidRequestError(text, field=field)
+    return InvalidRequestError(_in_words(text, field), field=field)
+
+
+def _in_words(text: str, field: str) -> str:
+    """That text of msgspec in the words of a request, as far as it is known."""
+    where = field or "the body"
+    if found := _EXPECTED.match(text):
+        kinds = " or ".join(_KINDS.get(kind, kind) for kind in found[1].split(" | "))
+        key = "a key of " if "`key` in" in text else ""
+        return f"{key}{where} is {_KINDS.get(found[2], found[2])}; it must be {kinds}"
+    if text.startswith("Object missing required field"):
+        return f"{where} is missing"
+    if text.startswith("Object contains unknown field"):
+        return f"{where} is not a field of this request"
+    if found := _ENUM.match(text):
+        return f"{where} is {found[1]}, which is not served"
+    if text == "Input data was truncated":
+        return "JSON is malformed: it is truncated"
+    if "codec can't decode" in text:
+        return "JSON is malformed: it is not UTF-8"
+    return text

@@ -368,3 +368,19 @@ def test_tokens_count_as_rows_got_them_or_one_each_where_a_worker_counts_rows_al
         done.decode_s, done.decode_tokens = 0.04, told
     assert steps == [(50, 2_000, pytest.approx(0.01), each)] * 4
     assert reports.signals.output_tokens == 200 * each
+
+
+def test_what_a_router_has_counted_before_it_was_heard_is_no_burst() -> None:
+    """It started before the controller, and did not answer its first looks."""
+    reports = Reports(kv_tokens=1)
+
+    def hears(**traffic: int) -> int:
+        told = {name: cluster_pb2.Traffic(prompt_tokens=n) for name, n in traffic.items()}
+        reports.note(0.0, [], told, lambda *_: None, lambda *_: None)
+        return reports.signals.prompt_tokens
+
+    assert hears(one=5_000) == 0
+    assert hears(one=5_100) == 100
+    assert hears(one=5_200, late=9_000_000) == 200
+    assert hears(one=5_200, late=9_000_050) == 250
+    assert hears(one=5_200, late=30) == 280, "it has begun anew since"

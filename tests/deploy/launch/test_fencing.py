@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.events import Event, Kind
-from twolane.deploy.launch.fencing import Fencing, FencingConfig
+from twolane.deploy.launch.fencing import Fencing, FencingConfig, HungRouters
 from twolane.deploy.process.handshake import Handle
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import cluster_pb2
 
 WORKER = Handle(
     name="decode-0", epoch=7, endpoint="h:1", metrics_endpoint="", pid=1, host_name="node-b"
+)
+
+ROUTER = Handle(
+    name="router-1", epoch=0, endpoint="h:2", metrics_endpoint="", pid=2, host_name="node-b"
 )
 
 
@@ -83,12 +87,14 @@ class Scene:
     def __init__(self) -> None:
         self.router, self.launcher = Router(), SilentLauncher()
         self.events: list[Event] = []
+        self.silent_routers: list[str] = []
         self.fencing = Fencing(
             FencingConfig(lost_s=30.0),
             self.launcher,  # type: ignore[arg-type]  # it starts and stops nothing here
             lambda: [WORKER],
             self.events.append,
             self.launcher,  # type: ignore[arg-type]  # as a host it is only looked at
+            lambda: [ROUTER],
         )
 
     def told(self, kind: Kind) -> list[tuple[str, str]]:
@@ -106,7 +112,8 @@ async def fence(scene: Scene) -> None:
         while True:
             await asyncio.sleep(1.0)
             seen = await scene.router.workers(scene.fencing.hosts())
-            await scene.fencing.look(scene.router, seen, tasks)  # type: ignore[arg-type]
+            silent = scene.silent_routers
+            await scene.fencing.look(scene.router, seen, tasks, silent)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -158,3 +165,79 @@ def test_epoch_that_a_worker_waits_for_is_proven_again_by_its_agent(scene: Scene
     with running(scene) as runner:
         runner.run(asyncio.sleep(1.5))
         assert scene.launcher.proven == [5]
+
+
+ROUTERS = [
+    Handle(name=f"router-{n}", epoch=0, endpoint="", metrics_endpoint="", pid=n) for n in range(2)
+]
+REBORN = Handle(name="router-0", epoch=0, endpoint="", metrics_endpoint="", pid=2)
+
+
+class Looks:
+    """A supervisor that looks at routers, in virtual time."""
+
+    def __init__(self) -> None:
+        self.running = list(ROUTERS)
+        self.killed: list[tuple[int, str]] = []  # pids
+        config = FencingConfig(hung_router_s=30.0)
+        self._hung = HungRouters(config, lambda: self.running, self._kill)
+
+    async def look(self, silent: Collection[str], times: int = 1, every_s: float = 3.0) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(times):
+                await asyncio.sleep(every_s)
+                self._hung.look(silent, tasks)
+
+    async def _kill(self, handle: Handle, why: str) -> None:
+        self.killed.append((handle.pid, why))
+        await asyncio.sleep(5.0)
+        self.running = [its for its in self.running if its is not handle]
+
+
+def test_router_that_answers_nothing_for_long_is_killed_once() -> None:
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        runner.run(looks.look((), 2))
+        runner.run(looks.look({"router-0"}, 10))
+        assert looks.killed == []
+        runner.run(looks.look({"router-0"}, 5))
+        assert looks.killed == [(0, "it runs, but has answered nothing for 30 s")]
+        looks.running.append(REBORN)
+        runner.run(looks.look({"router-0"}, 10))
+        assert len(looks.killed) == 1, "the next one has its own time"
+
+
+def test_router_that_answers_between_is_not_killed() -> None:
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        for _ in range(5):
+            runner.run(looks.look({"router-0", "router-1"}, 9))
+            runner.run(looks.look({"router-1"} if looks.killed else ()))
+        assert looks.killed == []
+
+
+def test_pause_of_the_supervisor_is_no_silence_of_a_router() -> None:
+    """As if the whole machine had been stopped: one call of each stop has no answer in time."""
+    with virtual_time_runner() as runner:
+        looks = Looks()
+        runner.run(looks.look(()))
+        runner.run(looks.look({"router-0"}, 3))
+        runner.run(looks.look({"router-0"}, every_s=3600.0))
+        assert looks.killed == []
+        runner.run(looks.look(()))
+        runner.run(looks.look({"router-0"}, every_s=3600.0))
+        assert looks.killed == []
+
+
+def test_silent_router_is_killed_only_where_its_host_answers(scene: Scene) -> None:
+    """Its host's may be the whole silence, and a fence of a silent host switches it off."""
+    scene.router.add(7)
+    scene.silent_routers = ["router-1"]
+    with running(scene) as runner:
+        runner.run(asyncio.sleep(60))
+        assert scene.launcher.tried == 0
+        scene.launcher.state = "up"
+        runner.run(asyncio.sleep(29))
+        assert scene.launcher.tried == 0
+        runner.run(asyncio.sleep(5))
+        assert scene.launcher.tried == 1

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import grpc
+import pytest
 
 from twolane.deploy.launch.router_client import RouterClient
 from twolane.deploy.process.handshake import Handle
@@ -97,3 +98,31 @@ async def test_result_is_told_again_until_a_call_has_been_answered() -> None:
         router.fails = False
         assert await new_acts(client) == []
         assert router.results == [ACT, ACT]
+
+
+async def test_silence_and_its_end_are_logged_once_with_the_routers_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with called() as (router, client):
+        router.fails = True
+        for _ in range(3):
+            assert await client.supervise(REPORT) is None
+        router.fails = False
+        for _ in range(2):
+            assert await client.supervise(REPORT) is not None
+        lost, found = caplog.messages
+        assert lost.startswith("router-0 does not answer since ")
+        assert lost.endswith(": INTERNAL: killed")
+        assert found.startswith("router-0 answers again, after ")
+        assert not client.is_silent
+
+
+async def test_only_a_router_that_lets_the_time_pass_is_silent() -> None:
+    async with called() as (router, client):
+        router.fails = True
+        await client.supervise(REPORT)
+        assert not client.is_silent
+        router.may_end.clear()
+        client._timeout_s = 0.05
+        await client.supervise(REPORT)
+        assert client.is_silent

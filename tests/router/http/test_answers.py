@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from itertools import accumulate
 from typing import Any
@@ -190,6 +191,18 @@ async def test_other_mistakes_are_told_in_the_same_shape(
     async with http_cluster() as (client, _, _):
         response = await client.request(method, path, content=b"x", headers={"content-type": kind})
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+
+
+async def test_who_misses_a_path_is_told_those_that_there_are() -> None:
+    async with http_cluster() as (client, _, _):
+        for method, path in (("GET", "/nope"), ("POST", "/v1/nope"), ("GET", PATH)):
+            text = (await client.request(method, path)).json()["error"]["message"]
+            assert path in text
+            named = re.findall(r"(GET|POST) (/[\w/]+)", text.partition(";")[2])
+            assert ("POST", "/v1/chat/completions") in named
+            for its, there in named:
+                answer = await client.request(its, there, json={} if its == "POST" else None)
+                assert answer.status_code not in (404, 405), there
 
 
 async def test_a_full_queue_is_429_with_retry_after_and_a_deadline_504() -> None:

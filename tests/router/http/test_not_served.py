@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from twolane.errors import InvalidRequestError, UnimplementedError
+from twolane.errors import InvalidRequestError, TwolaneError, UnimplementedError
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.doors.http.errors import error_body
@@ -26,7 +26,7 @@ OF_CHAT: dict[str, Any] = {
     "tools": [{"type": "function"}], "tool_choice": "required", "functions": [{"name": "f"}],
     "chat_template": "x", "chat_template_kwargs": {"enable_thinking": False}, "documents": [{}],
     "continue_final_message": True, "reasoning_effort": "low", "modalities": ["audio"],
-    "echo": True, "add_generation_prompt": False, "mm_processor_kwargs": {},
+    "echo": True, "add_generation_prompt": False, "mm_processor_kwargs": {}, "store": True,
 }  # fmt: skip
 HELLO = {"role": "user", "content": "hello"}
 
@@ -66,3 +66,41 @@ def test_chat_refuses_by_name(name: str) -> None:
 )
 def test_turns_of_a_chat_are_refused_by_what_they_have(turn: dict[str, Any], name: str) -> None:
     assert name in refused("chat", messages=[turn])["message"]
+
+
+@pytest.mark.parametrize("path", ["chat", "completions"])
+def test_what_does_not_change_an_answer_is_ignored(path: str) -> None:
+    usual: dict[str, Any] = {"messages": [HELLO]} if path == "chat" else {"prompt": "a"}
+    ignored = {"user": "u", "metadata": {"a": "b"}, "service_tier": "auto"}
+    parse = parse_chat if path == "chat" else partial(parse_completion, max_prompts=8)
+    asked = parse(json.dumps(usual | ignored).encode()).messages_to_router()
+    assert asked == parse(json.dumps(usual).encode()).messages_to_router()
+    if path == "chat":
+        parse_chat(json.dumps(usual | {"store": False}).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('{"seed": "x"}', "seed is a string; it must be an integer or null"),
+        ('{"stop": ["a", 5]}', "stop[1] is an integer; it must be a string"),
+        ('{"logit_bias": {"a": 1}}', "a key of logit_bias is a string; it must be an integer"),
+        ('{"stream": 1.5}', "stream is a number; it must be a boolean or null"),
+        ('{"foo": 1}', "foo is not a field of this request"),
+        ('{"stream_options": {"x": 1}}', "stream_options.x is not a field of this request"),
+        ('{"messages": [{"role": "user"}]}', "messages[0].content is missing"),
+        ('{"modalities": ["audio"]}', 'modalities: only ["text"] is served yet'),
+        ('{"store": true}', "store: only false is served yet"),
+        ("[]", "the body is a list; it must be an object"),
+        ("{}", "messages is missing"),
+        ('{"messages": [', "JSON is malformed: it is truncated"),
+        ('{"model": "\udcff"}', "JSON is malformed: it is not UTF-8"),
+    ],
+)
+def test_mistakes_are_told_in_words(body: str, says: str) -> None:
+    raw = body.encode(errors="surrogateescape")
+    if raw[:2] == b'{"' and b"messages" not in raw:
+        raw = raw[:-1] + b', "messages": []}'
+    with pytest.raises(TwolaneError) as caught:
+        parse_chat(raw)
+    assert caught.value.message == says

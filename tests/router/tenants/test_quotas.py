@@ -9,6 +9,7 @@ import pytest
 
 from twolane.errors import CancelledError, InvalidParameterError, QuotaError
 from twolane.router.router import Router
+from twolane.router.tenants.accounts import Account
 from twolane.router.tenants.bucket import Bucket
 from twolane.router.testing.client import Outcome, ask, client_of, message, play
 from twolane.router.testing.cluster import ScriptedCluster
@@ -204,3 +205,32 @@ def test_limits_that_change_count_from_now_on() -> None:
         assert (await ask(router, request, caller=RED)).error is None
 
     play(script, limits_of=lambda tenant: limits.get(tenant, limits["red"]))
+
+
+@pytest.mark.parametrize(
+    ("limits", "n_tokens", "text"),
+    [
+        (TenantLimits(requests_per_s=5), 0, "5 requests a second; 2 .* give 2.5 of it each"),
+        (TenantLimits(concurrent=9), 0, "9 requests at once; 2 .* give 4 of it each"),
+        (
+            TenantLimits(tokens_per_min=3_000_000),
+            1.0,
+            "3000000 tokens a minute, of which 0 are left, .*; 2 .* give 1500000 of it each",
+        ),
+    ],
+)
+def test_refusal_by_a_part_of_a_quota_says_so_and_when_to_come_again(
+    limits: TenantLimits, n_tokens: float, text: str
+) -> None:
+    account = Account("acme")
+    account.tune(limits, 0.0, parts=2)
+    for _ in range(4):
+        account.take(10_000_000 if n_tokens else 1.0, 0.0)
+    with pytest.raises(QuotaError, match=rf"acme is {text} \(try again in .* s\)$"):
+        account.check(n_tokens, 0.0)
+    account.tune(limits, 0.0, parts=1)
+    account.take(10_000_000, 0.0)
+    account.n_live = 9
+    with pytest.raises(QuotaError) as alone:
+        account.check(n_tokens, 0.0)
+    assert "each" not in str(alone.value)

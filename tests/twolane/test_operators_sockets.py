@@ -1,0 +1,46 @@
+"""Which of a cluster's sockets an operator's command uses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
+
+import pytest
+
+from twolane.admin import live_sockets, only_socket
+
+
+class _Speaks(BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.sendall(b"\0")  # as gRPC's servers begin, before they hear anything
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "twolane-1-a").mkdir()
+    return tmp_path / "twolane-1-a"
+
+
+def test_a_router_that_hangs_is_passed_by(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twolane.admin._SPEAKS_WITHIN_S", 60.0)
+    with (
+        socket.socket(socket.AF_UNIX) as hung,
+        ThreadingUnixStreamServer(str(folder / "admin.sock.1"), _Speaks) as other,
+    ):
+        hung.bind(str(folder / "admin.sock"))
+        hung.listen()
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        assert only_socket() == f"unix:{folder}/admin.sock.1"
+        other.shutdown()
+
+
+def test_where_all_hang_the_first_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twolane.admin._SPEAKS_WITHIN_S", 0.0)
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
+        for hung, name in ((one, "admin.sock"), (other, "admin.sock.1")):
+            hung.bind(str(folder / name))
+            hung.listen()
+        assert live_sockets() == [folder / "admin.sock"]

@@ -11,12 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_status.rpc_status import to_status
 
 from twolane.aclient import AsyncClient
 from twolane.calls.door import Door, Doors
-from twolane.calls.resuming import FRESH_S, LOST_S, TELL_S, ResumingCall
+from twolane.calls.resuming import FRESH_S, LOST_S, RESTART_S, TELL_S, ResumingCall
 from twolane.config import ClientConfig
 from twolane.errors import DeadlineError, TwolaneError, UnavailableError
+from twolane.rpc.errors import to_status as to_proto
 from twolane.security.target import Target
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import inference_pb2, sampling_pb2
@@ -25,8 +27,10 @@ C = grpc.StatusCode
 Said = inference_pb2.GenerateResponse | grpc.aio.AioRpcError
 
 
-def failure(code: grpc.StatusCode, text: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
+def failure(
+    code: grpc.StatusCode, text: str, trailing: grpc.aio.Metadata | None = None
+) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing or grpc.aio.Metadata(), text)
 
 
 REFUSED = failure(C.UNAVAILABLE, "failed to connect to all addresses; … Connection refused")
@@ -37,6 +41,11 @@ UNKNOWN = failure(C.NOT_FOUND, "nothing of it is left")
 UNSPOKEN = failure(
     C.UNAVAILABLE,
     "failed to connect to all addresses; … connection attempt timed out before receiving SETTINGS",
+)
+GIVES_UP = failure(
+    C.UNAVAILABLE,
+    "out of attempts",
+    grpc.aio.Metadata(*to_status(to_proto(UnavailableError("out of attempts"))).trailing_metadata),
 )
 LATE = failure(C.DEADLINE_EXCEEDED, "Deadline Exceeded")
 FIRST = inference_pb2.GenerateResponse(request_id="x", submission_id="sub", resume_token=b"s")
@@ -99,7 +108,7 @@ class ScriptedCall:
         if said is None:
             raise StopAsyncIteration
         if isinstance(said, grpc.aio.AioRpcError):
-            raise failure(said.code(), said.details() or "")
+            raise failure(said.code(), said.details() or "", said.trailing_metadata())
         message = inference_pb2.GenerateResponse()
         message.CopyFrom(said)
         return message
@@ -201,8 +210,9 @@ def test_a_cancel_goes_on_past_a_router_that_says_nothing(
     assert run(cancel(), (Router(is_silent=True), Router(finds="x"))) == finds
 
 
+@pytest.mark.parametrize("of_router", [False, True])
 def test_the_only_router_is_no_other_one_by_the_name_that_it_announces(
-    monkeypatch: pytest.MonkeyPatch,
+    of_router: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def has_one_address(door: Door) -> bool:
         return False
@@ -210,10 +220,13 @@ def test_the_only_router_is_no_other_one_by_the_name_that_it_announces(
     monkeypatch.setattr(Door, "has_others", has_one_address)
     first = inference_pb2.GenerateResponse(request_id="x", submission_id="s", routers=["r1:1"])
 
-    router = Router([first, TOKEN, LOST], [REFUSED])
+    router = Router([first, TOKEN, GIVES_UP if of_router else LOST], [REFUSED])
     tokens, code, took_s = ask(router, router, n_named=1)
     assert (tokens, code) == ([7], C.UNAVAILABLE)
-    assert took_s < 0.1
+    if of_router:  # it will not say anything else
+        assert took_s < 0.1
+    else:  # it may be started again
+        assert FRESH_S < RESTART_S - 2.0 < took_s <= RESTART_S
 
 
 def test_a_search_that_takes_long_is_logged_once_for_all_answers(

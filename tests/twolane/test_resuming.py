@@ -300,12 +300,12 @@ async def test_a_router_of_an_earlier_version_leaves_a_loss_a_loss() -> None:
             await client.generate(token_ids=[1])
 
 
-async def test_where_there_is_one_router_its_loss_is_told_at_once() -> None:
+async def test_an_answer_of_the_only_router_goes_on_once_it_is_started_again() -> None:
     async with two_routers() as (_, one, _), AsyncClient(one.address) as client:
-        one.breaks_after, one.routers = 3, [one.address]
-        with pytest.raises(UnavailableError, match="after 3 tokens; send the request again"):
-            await client.generate(token_ids=[1])
-        assert not one.resumes
+        one.breaks_after, one.routers, one.resumes_well = 3, [one.address], True
+        one.resume_fails = [C.UNAVAILABLE] * 2
+        await check_whole(client)
+        assert [resume.n_tokens for resume in one.resumes] == [3] * 3
 
 
 async def test_the_only_known_router_names_another_as_it_stops() -> None:

@@ -22,10 +22,11 @@ from twolane.calls.door import Doors
 from twolane.calls.multiplexed import Call, Messages
 from twolane.calls.trace_headers import trace_headers
 from twolane.errors import InternalError, UnavailableError
-from twolane.rpc.errors import from_rpc_error
+from twolane.rpc.errors import from_rpc_error, is_of_router
 from twolane.v1 import inference_pb2
 
 LOST_S = 30.0  # how long an answer may be without a router
+RESTART_S = 10.0  # the same, of the only router: workers keep rows for so long (`--grace-s`)
 FRESH_S = 5.0  # the same, while it is not known whether other routers share the port
 TELL_S = 1.5  # after which it is logged that no router answers
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0
@@ -150,6 +151,7 @@ class ResumingCall:
     async def _go_on(self, error: grpc.aio.AioRpcError | None) -> None:
         """Continue at another router. If none can in time, raises what said that the label is in
         use, or else `error` or the last error since."""
+        search_s = LOST_S
         if error is None:
             self._may_have_begun = True
         elif self._is_held(error):
@@ -158,11 +160,11 @@ class ResumingCall:
             self._may_have_begun |= not (_is_refused(error) or is_unheard(error))
             self._door.avoid()
             self._learn(error)
-            is_fresh = self._is_fresh and not _is_refused(error)
-            if not is_fresh and not await self._doors.may_go_on():
+            search_s = await self._search_s(error)
+            if not search_s:
                 raise error
         self._lost_at = self._lost_at or self._loop.time()
-        until = self._lost_at + (FRESH_S if self._is_fresh and self._held is None else LOST_S)
+        until = self._lost_at + (search_s if self._held is None else LOST_S)
         if self._due is not None:
             until = min(until, self._due)
         if self._held is not None:  # there is a router
@@ -173,6 +175,16 @@ class ResumingCall:
             await self._find(error, until)
         finally:
             telling.cancel()
+
+    async def _search_s(self, error: grpc.aio.AioRpcError) -> float:
+        """How long to look for a router after `error`; 0: not at all. An answer that was cut off
+        may find the one that is started in the place of the only one."""
+        is_cut_off = self._first is not None and not is_of_router(error)
+        if self._is_fresh and not _is_refused(error):
+            return RESTART_S if is_cut_off else FRESH_S
+        if await self._doors.may_go_on():
+            return FRESH_S if self._is_fresh else LOST_S
+        return RESTART_S if is_cut_off else 0.0
 
     async def _find(self, error: grpc.aio.AioRpcError | None, until: float) -> None:
         """Ask one door after the other until one continues. Raises as `_go_on`."""
@@ -197,7 +209,7 @@ class ResumingCall:
                     self._door.avoid()
                     self._learn(failed)
                 error = failed
-                if self._is_fresh and _is_refused(error):
+                if self._first is None and self._is_fresh and _is_refused(error):
                     raise
 
     def _learn(self, error: grpc.aio.AioRpcError) -> None:

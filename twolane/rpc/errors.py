@@ -101,6 +101,11 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     return _ERROR_OF_REASON.get(info.reason, _ERROR_OF[code])(text, metadata=metadata)
 
 
+def is_of_router(error: grpc.aio.AioRpcError) -> bool:
+    """Whether a router has said this, and not gRPC of a connection."""
+    return bool(_details(cast(grpc.Call, error)))
+
+
 def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:
     """The google.rpc details of a failed call, sync or aio; empty if the status was replaced on the
     way: by gRPC, if the trailers were too large, or by a proxy."""

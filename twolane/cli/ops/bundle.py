@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from twolane import __version__
 from twolane.admin import AdminClient
-from twolane.cli.common import operator, operator_option
+from twolane.cli.common import json_option, operator, operator_option, print_json
 from twolane.cli.ops.output import as_json, count
 from twolane.cli.waiting import telling
 from twolane.errors import TwolaneError
@@ -36,8 +36,9 @@ _SECRET = re.compile(r"(^|[._])(secret|password|passphrase|api_?keys?|keys?|toke
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+@json_option
 @operator_option
-def bundle(file: Path, *, endpoint: str | None) -> None:
+def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
     """Write what routers know to FILE, a .tar.gz, for a support case.
 
     It has the status, the running and the recently ended requests, pages, events, the configuration
@@ -59,6 +60,11 @@ def bundle(file: Path, *, endpoint: str | None) -> None:
             info.size, info.mtime, info.mode = len(raw), int(time.time()), 0o600
             archive.addfile(info, io.BytesIO(raw))
     file.chmod(0o600)
+    if as_json:
+        parts = [name for name in found if name not in missing]
+        its = {"file": str(file), "parts": parts, "missing": missing}
+        print_json(its, schema="twolane.Bundle")
+        return
     click.echo(f"{file}: {count(len(found) - len(missing), 'part')}")
     for name, why in missing.items():
         click.echo(f"missing: {name} ({why})")

@@ -62,7 +62,7 @@ def down(
     except StartError as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         raise SystemExit(_NOT_PROVEN) from error
     click.echo(_stopped(topology, as_json=as_json))
 

@@ -63,7 +63,7 @@ def test_the_plan_is_shown_before_the_question(door: Door, monkeypatch: pytest.M
 def test_a_death_that_is_not_proven_exits_with_5(verb: str, door: Door) -> None:
     done = run(door, f"{verb} decode-9 --yes")
     assert done.exit_code == 5
-    assert "error: not proven: node-z silent; no fence command" in done.output
+    assert "Error: not proven: node-z silent; no fence command" in done.output
 
 
 @pytest.mark.parametrize("verb", ["kill", "fence"])

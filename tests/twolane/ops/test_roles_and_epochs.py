@@ -90,7 +90,7 @@ def test_commands_that_act_are_refused_to_viewers_and_looks_are_not(
     is_operators = has_option(words, "--reason") or words in LOOKS_OF_OPERATORS
     done = run(COMMANDS[name], viewers_door)
     assert done.exit_code == (2 if is_operators else 0), done.output
-    assert ("error: viewer/bob may not call" in done.output) is is_operators
+    assert ("Error: viewer/bob may not call" in done.output) is is_operators
 
 
 # Epochs

@@ -35,6 +35,8 @@ from twolane.deploy.spec.devices import check_gpus, settled
         ),
         (["--host", "192.0.2.1"], 2, "it needs TLS"),
         (["--keys", "/nowhere.yaml"], 1, "--keys /nowhere.yaml: No such file or directory"),
+        (["--secret-file", "/nowhere"], 1, "no secret can be read from /nowhere: No such file"),
+        (["--secret-file", "/bin/sh"], 1, "no secret can be read from /bin/sh: it is not ASCII"),
         (["--keys", __file__], 1, "test_up_refused.py: not YAML"),
         (["--engine", "model", "--device", "cuda"], 1, "device is cuda, and CUDA_VISIBLE_DEVICES"),
     ],

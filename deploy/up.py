@@ -41,7 +41,7 @@ def main() -> None:
     try:
         raise_limit()
     except UnfitSystemError as error:
-        raise SystemExit(str(error)) from None
+        raise SystemExit(f"Error: {error}") from None
     watched = {*_WATCHED}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
         watched.discard(signal.SIGHUP)

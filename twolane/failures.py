@@ -66,6 +66,8 @@ def explain(
             "status and drain",
         )
     if isinstance(ours, UnavailableError | UnimplementedError) and _is_foreign(ours.message):
+        if "http1.x" in why:
+            why = "it speaks HTTP: if it is a cluster's HTTP port, name its port for gRPC instead"
         return UnavailableError(
             f"something at {endpoint} is not a twolane cluster ({why})",
             metadata={"endpoint": endpoint},

@@ -4,12 +4,14 @@ Ray."""
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from twolane.cli.common import json_option
 from twolane.cli.waiting import telling
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
@@ -31,8 +33,14 @@ _NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 @click.option("--ray-address", metavar="auto|HOST:PORT", help="Names the Ray.")
 @click.option("--cluster", default="default", help="The cluster's name on that Ray.")
 @secret_option("~/.twolane/secret")
+@json_option
 def down(
-    *, topology: str | None, ray_address: str | None, cluster: str, secret_file: Path | None
+    *,
+    topology: str | None,
+    ray_address: str | None,
+    cluster: str,
+    secret_file: Path | None,
+    as_json: bool,
 ) -> None:
     """End everything that the agents of these hosts run. Agents keep running, except on Ray."""
     if (topology is None) == (ray_address is None):
@@ -42,7 +50,7 @@ def down(
             out = take_over(sys.stdout, others=sys.stderr.fileno())
             with telling(_ends):
                 _end_on_ray(str(ray_address), cluster)
-            click.echo("stopped", file=out)
+            click.echo(_stopped(cluster, as_json=as_json), file=out)
             return
         given = read_topology(find_topology(topology))
         hosts = [host.spec() for host in given.hosts]
@@ -54,9 +62,16 @@ def down(
     except StartError as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         raise SystemExit(_NOT_PROVEN) from error
-    click.echo("stopped")
+    click.echo(_stopped(topology, as_json=as_json))
+
+
+def _stopped(cluster: str, *, as_json: bool) -> str:
+    """As `twolane down` tells it of this machine's cluster."""
+    if not as_json:
+        return "stopped"
+    return json.dumps({"schema": "twolane.Stopped", "stopped": cluster}, indent=2)
 
 
 def _ends() -> str:

@@ -1,11 +1,16 @@
-"""`twolane plan`: how many workers a recorded load needs. The CLI runs this module."""
+"""`twolane plan`: how many workers a recorded load needs. The CLI runs this module.
+
+Its options and their help need only the extra `cli`. What planning needs is imported later.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,18 +19,11 @@ from twolane.cli.examples import epilog
 from twolane.cli.rows import Rows
 from twolane.cli.waiting import telling
 from twolane.deploy.controller.priors import Hardware, UnknownGpuError, hardware
-from twolane.deploy.simulator.cluster import Slo
-from twolane.deploy.simulator.planning import (
-    Outcome,
-    Plan,
-    PlanError,
-    Sizes,
-    highest_rate,
-    make_plan,
-    simulate,
-)
-from twolane.deploy.simulator.requests import Requests
-from twolane.deploy.simulator.trace_file import TraceError, read_trace
+
+if TYPE_CHECKING:
+    from twolane.deploy.simulator.cluster import Slo
+    from twolane.deploy.simulator.planning import Outcome, Plan, Sizes
+    from twolane.deploy.simulator.requests import Requests
 
 _HOURS_A_DAY = 24
 
@@ -36,13 +34,15 @@ class PlanFailed(click.ClickException):
     exit_code = 2
 
 
-class SloType(click.ParamType[Slo]):
+class SloType(click.ParamType[tuple[float, float]]):
     """`300/15`: limits in ms for the time to first token, and for the p99 of a request's gaps."""
 
     name = "TTFT/GAP"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Slo:
-        if isinstance(value, Slo):
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, float]:
+        if isinstance(value, tuple):
             return value
         first, _, gap = str(value).partition("/")
         try:
@@ -51,7 +51,7 @@ class SloType(click.ParamType[Slo]):
             self.fail(f"{value!r} is not TTFT/GAP in milliseconds, such as 300/15", param, ctx)
         if not (0 < ttft_ms < 1e7 and 0 < gap_ms < 1e7):
             self.fail(f"{value!r}: both times must be above 0", param, ctx)
-        return Slo(ttft_s=ttft_ms / 1e3, gap_s=gap_ms / 1e3)
+        return ttft_ms, gap_ms
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("plan"))
@@ -60,7 +60,7 @@ class SloType(click.ParamType[Slo]):
     help="CSV, plain or gzipped: arrival_ms,prompt_tokens,output_tokens, or an Azure trace.",
 )  # fmt: skip
 @click.option(
-    "--slo", required=True, type=SloType(), metavar="TTFT/GAP",
+    "--slo", "slo_ms", required=True, type=SloType(), metavar="TTFT/GAP",
     help="Milliseconds to the first token, and for the 99th percentile of a request's gaps.",
 )  # fmt: skip
 @click.option("--gpu", default="h200", show_default=True, help="What one worker runs on.")
@@ -85,8 +85,8 @@ class SloType(click.ParamType[Slo]):
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def plan(
-    *, path: Path, slo: Slo, gpu: str, share: float, gpus: int | None, most_gpus: int,
-    replay: int | None, plot: Path | None, as_json: bool,
+    *, path: Path, slo_ms: tuple[float, float], gpu: str, share: float, gpus: int | None,
+    most_gpus: int, replay: int | None, plot: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say how many workers of each role a recorded load needs, and what they cost.
 
@@ -97,6 +97,14 @@ def plan(
         raise click.UsageError("--plot draws what a plan tried: leave out --gpus")
     if gpus is not None and replay is not None:
         raise click.UsageError("--replay plays a plan: leave out --gpus")
+    if plot is not None:
+        _check_plot(plot)
+    _check_installed("numpy", "planning")
+    from twolane.deploy.simulator.cluster import Slo
+    from twolane.deploy.simulator.planning import PlanError, make_plan
+    from twolane.deploy.simulator.trace_file import TraceError, read_trace
+
+    slo = Slo(ttft_s=slo_ms[0] / 1e3, gap_s=slo_ms[1] / 1e3)
     try:
         made = hardware(gpu)
         requests = read_trace(path)
@@ -129,6 +137,22 @@ def plan(
             click.echo(f"plot: {plot}")
 
 
+def _check_installed(module: str, what: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise click.ClickException(
+            f"{what} needs {module}, which is not installed: pip install 'twolane[plan]'"
+        )
+
+
+def _check_plot(plot: Path) -> None:
+    """Raise `ClickException` if it could not be drawn, before any work."""
+    if plot.suffix.lower() != ".png":
+        raise click.UsageError(f"--plot draws a PNG: {plot} must end in .png")
+    if not (plot.parent.is_dir() and os.access(plot if plot.exists() else plot.parent, os.W_OK)):
+        raise click.UsageError(f"--plot: {plot} cannot be written")
+    _check_installed("matplotlib", "--plot")
+
+
 @dataclass(frozen=True, slots=True)
 class _Played:
     """What `--replay` found: shares of so many requests that held the SLO."""
@@ -149,6 +173,7 @@ class _Played:
 def _replay(requests: Requests, found: Plan, made: Hardware, slo: Slo) -> _Played:
     """Play them on the smaller one of the clusters found. Raises `PlanFailed`."""
     try:
+        from twolane.deploy.simulator.planning import simulate
         from twolane.deploy.virtual_cluster.replay import play, unlike
         from twolane.deploy.virtual_cluster.timed import shape
     except ModuleNotFoundError as error:
@@ -168,6 +193,8 @@ def _rates(
     requests: Requests, gpus: int, gpu: str, slo: Slo, share: float
 ) -> list[tuple[Sizes, float]]:
     """For each way to divide the GPUs, the highest rate that holds the SLO; best first."""
+    from twolane.deploy.simulator.planning import Sizes, highest_rate
+
     sizes = [Sizes(prefill=n, decode=gpus - n) for n in range(1, gpus)]
     sizes.append(Sizes(colocated=gpus))
     made = hardware(gpu)

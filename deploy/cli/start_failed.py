@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from twolane.deploy.spec.listeners import UnprotectedStartError
+from twolane.deploy.spec.listeners import UnprotectedStartError, UnusedTlsError
 
 
 def code_of(error: Exception) -> int:
     """The exit code: 2 if the command line has to be changed, else 1."""
-    return 2 if isinstance(error, UnprotectedStartError) else 1
+    wrong = (click.UsageError, UnprotectedStartError, UnusedTlsError)
+    return 2 if isinstance(error, wrong) else 1
 
 
 class StartFailed(click.ClickException):

@@ -33,8 +33,8 @@ from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.process.scratch import CRASHED, LAST_WORDS
 from twolane.deploy.spec.cluster_spec import ClusterSpec
-from twolane.deploy.spec.devices import settled, visible_devices
-from twolane.deploy.spec.listeners import check_listeners
+from twolane.deploy.spec.devices import check_gpus, settled, visible_devices
+from twolane.deploy.spec.listeners import check_listeners, check_tls_is_used
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
     ClusterSettings,
@@ -46,7 +46,7 @@ from twolane.deploy.spec.settings import (
 )
 from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
-from twolane.rpc.listen import join, try_listen
+from twolane.rpc.listen import IN_USE, MAX_PORT, join, try_listen
 from twolane.testing.extras import missing_for_serving
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ def up(context: click.Context, /, **given: Any) -> None:
         if topology.launcher != "agents" and not _is_on_another_ray(topology):
             specs: list[ProcessSpec] = [*cluster.routers(), *cluster.workers()]
             check_listeners(specs, ["twolane", "up", *sys.argv[1:]])
+            check_tls_is_used(specs)
+            check_gpus(cluster)
+            _check_keys(cluster)
             _check_ports(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
@@ -140,10 +143,12 @@ def up(context: click.Context, /, **given: Any) -> None:
             eof = given["until_stdin_closes"]
             last_words = None if given["as_json"] else scratch / LAST_WORDS
             asyncio.run(_bring_up(launcher, cluster, tell, log_dir, eof, last_words, scratch))
-    except (StartError, DeposedError) as error:
+    except (StartError, DeposedError, click.UsageError) as error:
         if given["as_json"]:
             _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
             raise SystemExit(code_of(error)) from error
+        if isinstance(error, click.UsageError):
+            raise
         raise StartFailed(error) from error
 
 
@@ -168,7 +173,22 @@ def _check_ports(cluster: ClusterSpec) -> None:
     ]
     for host, port, option in wanted:
         if why := try_listen(host, port):
+            if why == IN_USE:
+                another = port + 100 if port + 100 <= MAX_PORT else port - 100
+                why += f"; take another, like {option} {another}, or 0 for any free one"
             raise StartError(f"cannot listen on {join(host, port)} ({option}): {why}")
+
+
+def _check_keys(cluster: ClusterSpec) -> None:
+    """Raise `StartError` if the file of API keys cannot be used, before any process starts."""
+    if cluster.settings.keys is None:
+        return
+    from twolane.security.keys import KeyFileError, read_keys
+
+    try:
+        read_keys(Path(cluster.settings.keys))
+    except KeyFileError as error:
+        raise StartError(f"--keys {error}") from error
 
 
 def _make(log_dir: Path) -> None:

@@ -278,6 +278,8 @@ def _no_room(missing: Mapping[str, int], end: Desired, inventory: Inventory, vie
     why += [f"{host} does not answer" for host in sorted(view.closed)]
     if inventory.most_gpus:
         why.append(f"the budget is {inventory.most_gpus}")
+    if not why and not any(pool.n_gpus for pool in inventory.pools):
+        why.append("`twolane up --seats`, or a topology's hosts, set how many there are")
     taken = f"{inventory.budget(end.seats)} are taken then"
     return f"no room for {', '.join(needs)}: {'; '.join([taken, *why])}"
 

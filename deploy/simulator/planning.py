@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from twolane.deploy.controller.priors import Hardware
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
 from twolane.deploy.simulator.colocated import Colocated
 from twolane.deploy.simulator.requests import Requests
+from twolane.deploy.simulator.workers import late_share
 
 _STEPS = 100_000  # of a simulation, at most about
+_FEW = 100  # divisions to try before the largest ones say whether any will do
 
 
 class PlanError(ValueError):
@@ -111,9 +114,11 @@ def make_plan(
 ) -> Plan:
     """The smallest split and colocated sets of workers that hold the trace.
 
-    Raises `PlanError` if a request fits into no worker, or no set of `most_gpus` holds it.
+    Raises `PlanError` if a request fits into no worker, or no set of `most_gpus` holds it; at once
+    if none of any size does.
     """
     check(requests, hardware)
+    check_alone(requests, hardware, slo, share)
     tried: dict[Sizes, Outcome] = {}
 
     def holds(sizes: Sizes) -> bool:
@@ -143,7 +148,8 @@ def make_plan(
 def _smallest_split(
     requests: Requests, hardware: Hardware, holds: Callable[[Sizes], bool], most_gpus: int
 ) -> Sizes | None:
-    """Tries each total of both pools, from the least that the mean load needs."""
+    """Tries each total of both pools, from the least that the mean load needs. More workers hold
+    more: if none of the largest divisions holds, no smaller one does."""
     prompts = requests.prompt_tokens.astype(np.float64)
     cost = hardware.prefill
     work_s = (cost.fixed_s + cost.each_s * prompts + cost.more_s * prompts**2).sum()
@@ -152,14 +158,19 @@ def _smallest_split(
     context = float(prompts.mean() + requests.output_tokens.mean() / 2)
     fullest = hardware.rows / hardware.decode.step_s(hardware.rows, hardware.rows * context)
     least_decode = max(1, math.ceil(requests.output_tokens.sum() / (span_s + 60) / fullest))
-    return _smallest(
-        (
-            Sizes(prefill=prefill, decode=gpus - prefill)
-            for gpus in range(least_prefill + least_decode, most_gpus + 1)
-            for prefill in range(least_prefill, gpus - least_decode + 1)
-        ),
-        holds,
+    least = least_prefill + least_decode
+
+    def divisions(gpus: int) -> list[Sizes]:
+        prefills = range(least_prefill, gpus - least_decode + 1)
+        return [Sizes(prefill=n, decode=gpus - n) for n in prefills]
+
+    sizes = (one for gpus in range(least, most_gpus + 1) for one in divisions(gpus))
+    if (found := _smallest(islice(sizes, _FEW), holds)) is not None:
+        return found
+    likely = sorted(
+        divisions(most_gpus), key=lambda one: abs(one.prefill * least - least_prefill * one.gpus)
     )
+    return _smallest(sizes, holds) if _smallest(iter(likely), holds) is not None else None
 
 
 def _smallest(sizes: Iterator[Sizes], holds: Callable[[Sizes], bool]) -> Sizes | None:
@@ -171,8 +182,10 @@ def highest_rate(
     tolerance: float = 0.01,
 ) -> float:  # fmt: skip
     """Requests per second at which those workers still hold the trace, played faster or slower.
-    0 if they do not even at a hundredth of the trace's own rate. Raises `PlanError`."""
+    0 if they do not even at a hundredth of the trace's own rate. Raises `PlanError`, also
+    if they do not at any rate."""
     check(requests, hardware)
+    check_alone(requests, hardware, slo, share)
     if requests.rate_per_s == 0:
         raise PlanError("the trace has one request, or all at once: it has no rate to change")
 
@@ -205,3 +218,32 @@ def check(requests: Requests, hardware: Hardware) -> None:
             f"request {nth + 1} has {int(totals[nth]):,} tokens, and one {hardware.gpu} has room "
             f"for {hardware.kv_tokens:,}"
         )
+
+
+def check_alone(requests: Requests, hardware: Hardware, slo: Slo, share: float) -> None:
+    """Raises `PlanError` if too few requests would hold the SLO even if each were alone on idle
+    workers: more of these would not help."""
+    prompts, nth = np.unique(requests.prompt_tokens, return_inverse=True)
+    alone = [
+        (hardware.prefill.step_s(n, n**2), hardware.decode.step_s(1, n)) for n in prompts.tolist()
+    ]
+    first_s, step_s = np.array(alone)[nth].T
+    first_s += hardware.first_token_s
+    late = np.array([late_share(one, slo.gap_s, hardware) for _, one in alone])[nth]
+    late_first = first_s > slo.ttft_s
+    late_gaps = late * (requests.output_tokens - 1) > 0.01 * requests.output_tokens
+    held = 1 - float((late_first | late_gaps).mean())
+    if held >= share:
+        return
+    why = [
+        f"{missed.mean():.1%} have {what}, of {1e3 * np.median(took[missed]):.3g} ms in the median"
+        for missed, what, took in (
+            (late_first, "too long a time to first token", first_s),
+            (late_gaps, "too long gaps", step_s + hardware.gap_jitter_s),
+        )
+        if missed.any()
+    ]
+    raise PlanError(
+        f"no number of workers on {hardware.gpu} holds the SLO for {share:.0%} of the requests: "
+        f"even alone on idle workers {held:.1%} hold it ({'; '.join(why)})"
+    )

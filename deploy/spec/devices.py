@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import subprocess
@@ -37,6 +38,25 @@ def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, 
         n_gpus = len(list(_DRIVER.iterdir())) if _DRIVER.exists() else 0
         return tuple(str(i) for i in range(n_gpus))
     return read_gpus(asked.stdout)
+
+
+def check_gpus(cluster: ClusterSpec) -> None:
+    """Raise `StartError` if workers are to compute on GPUs, got none, and CUDA's driver is not
+    there either. `visible_devices` alone may miss one."""
+    are_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    for pool in cluster.pools:
+        is_for_gpus = _computes_on_gpu(pool) and pool.model.config.device == "cuda"
+        if is_for_gpus and not pool.devices and (are_hidden or not _has_cuda()):
+            why = "CUDA_VISIBLE_DEVICES is empty" if are_hidden else "there is no CUDA driver"
+            raise StartError(f"device is cuda, and {why} here: leave it out, or take --device cpu")
+
+
+def _has_cuda() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def read_gpus(table: str) -> tuple[str, ...]:

@@ -23,6 +23,10 @@ class UnprotectedStartError(StartError):
     """A listener needs TLS. The text has the command to type instead; the exit code is 2."""
 
 
+class UnusedTlsError(StartError):
+    """TLS files are named, and no listener uses them. The exit code is 2."""
+
+
 def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> None:
     """Raise `UnprotectedStartError` if a listener needs TLS; its text has `command`, the user's
     own, with the options that it lacks. Raise `StartError` if the TLS files cannot be used."""
@@ -33,6 +37,18 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
             raise UnprotectedStartError(f"{error}. Type\n{_lines(command)}") from error
         except ListenError as error:
             raise StartError(str(error)) from error
+
+
+def check_tls_is_used(specs: Iterable[ProcessSpec]) -> None:
+    """Raise `UnusedTlsError` if TLS files are named for these processes, and all their listeners
+    are plain: whoever named the files counts on TLS."""
+    listening = [(spec.credentials, at) for spec in specs for at in _listeners(spec)]
+    if any(its.tls is None or its.protection(*at) is Protection.TLS for its, at in listening):
+        return
+    raise UnusedTlsError(
+        "TLS is not used on the loopback, where every listener is (--host, --bind-host): leave "
+        "--tls-ca, --tls-cert and --tls-key out, or listen where other machines reach it"
+    )
 
 
 def check(spec: ProcessSpec) -> None:

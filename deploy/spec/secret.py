@@ -32,8 +32,10 @@ def read_secret(path: Path) -> str:
     """Read the secret. Raises `StartError` if the file cannot be read or holds no secret."""
     try:
         secret = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"the secret cannot be read from {path}: {error}") from error
+    except OSError as error:
+        raise StartError(f"no secret can be read from {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StartError(f"no secret can be read from {path}: it is not ASCII") from error
     if len(secret) < MIN_SECRET_CHARS or not secret.isprintable() or " " in secret:
         raise StartError(
             f"{path} holds no secret: one word of at least {MIN_SECRET_CHARS} characters is "

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tests.deploy.clusters import cluster_with, model_with
 from tests.deploy.test_up_process import FAKE, ONE, command
 from twolane.deploy.cli.up_command import up
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec.devices import check_gpus, settled
 
 
 @pytest.mark.parametrize(
@@ -30,6 +34,11 @@ from twolane.deploy.cli.up_command import up
             "(--port): 192.0.2.1 is not an address of this machine",
         ),
         (["--host", "192.0.2.1"], 2, "it needs TLS"),
+        (["--keys", "/nowhere.yaml"], 1, "--keys /nowhere.yaml: No such file or directory"),
+        (["--secret-file", "/nowhere"], 1, "no secret can be read from /nowhere: No such file"),
+        (["--secret-file", "/bin/sh"], 1, "no secret can be read from /bin/sh: it is not ASCII"),
+        (["--keys", __file__], 1, "test_up_refused.py: not YAML"),
+        (["--engine", "model", "--device", "cuda"], 1, "device is cuda, and CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_what_cannot_start_says_why(
@@ -40,6 +49,44 @@ def test_what_cannot_start_says_why(
     assert done.exit_code == code
     assert message in done.stderr
     assert isinstance(done.exception, SystemExit)
+
+
+TLS = [f"--tls-{name}=/nowhere" for name in ("ca", "cert", "key")]
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "message"),
+    [
+        ([], 2, "TLS is not used on the loopback, where every listener is (--host, --bind-host)"),
+        (["--host", "192.0.2.1"], 1, "tls_ca: /nowhere cannot be read"),
+        (["--bind-host", "192.0.2.1"], 1, "tls_ca: /nowhere cannot be read"),
+    ],
+)
+def test_tls_files_are_used_or_refused(
+    where: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(up, [*FAKE, *TLS, *where], obj=tmp_path)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_driver", "is_refused"),
+    [({"CUDA_VISIBLE_DEVICES": ""}, True, True), ({}, False, True), ({}, True, False)],
+)
+def test_a_gpu_is_missed_before_anything_starts_and_a_driver_is_trusted(
+    environment: dict[str, str], has_driver: bool, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("twolane.deploy.spec.devices._has_cuda", lambda: has_driver)
+    cluster = cluster_with(model_with(device="cuda"), prefill=1, decode=1)
+    with pytest.raises(StartError, match="cuda") if is_refused else nullcontext():
+        check_gpus(cluster)
+    check_gpus(cluster_with(model_with(device="cuda", engine="fake"), colocated=1))
+    check_gpus(cluster_with(model_with(device="auto"), colocated=1))
+    check_gpus(settled(cluster, ["0", "1"]))
 
 
 @pytest.mark.parametrize(

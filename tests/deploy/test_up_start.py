@@ -99,7 +99,10 @@ def test_a_port_that_is_taken_is_named_with_its_option_alone(field: str, option:
         cluster = cluster_at(ports)
         with pytest.raises(StartError) as caught:
             _check_ports(cluster)
-    assert str(caught.value) == f"cannot listen on 127.0.0.1:{port} ({option}): it is in use"
+    another = f"take another, like {option} {port + 100}, or 0 for any free one"
+    assert str(caught.value) == (
+        f"cannot listen on 127.0.0.1:{port} ({option}): it is in use; {another}"
+    )
     _check_ports(cluster)
 
 

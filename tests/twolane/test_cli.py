@@ -62,13 +62,13 @@ def test_sampling_options_arrive(door: Door) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["generate", "invalid"], 2, "error: too long"),
+        (["generate", "invalid"], 2, "Error: too long"),
         (["generate", "unknown model"], 2, "`twolane models` lists what is served"),
         (["generate", "a", "--temperature", "-1"], 2, "temperature is -1.0; it must be"),
-        (["generate", "denied"], 2, "error: not from here"),
-        (["generate", "overloaded"], 3, "error: queue is full (try again in 1.5 s)"),
+        (["generate", "denied"], 2, "Error: not from here"),
+        (["generate", "overloaded"], 3, "Error: queue is full (try again in 1.5 s)"),
         (["generate", "silent", "--timeout-s", "0.1"], 4, "within 0.1 s"),
-        (["generate", "internal"], 1, "error: NaN logits"),
+        (["generate", "internal"], 1, "Error: NaN logits"),
         (["generate", "cancelled"], 130, "an operator cancelled it"),
         (["status", "--endpoint", "127.0.0.1:1"], 3, "Start one with `twolane up`"),
         (["drain", "decode-0"], 2, "this is for operators: --endpoint unix:PATH"),

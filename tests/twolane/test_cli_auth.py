@@ -55,7 +55,8 @@ def test_list_shows_keys_and_quotas(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (("create-key", "--tenant", "a b"), "tenant", 2),
+        (("create-key", "--tenant", "a b"), "'a b'; it must be 1 to 64 letters, digits, dots", 2),
+        (("create-key", "--tenant", "-"), "'-'; it must be 1 to 64 letters, digits, dots", 2),
         (("create-key",), "a client needs a tenant", 2),
         (("create-key", "--tenant", "a", "--weight", "0"), "weight", 2),
         (("create-key", "--tenant", "a", "--expires-in", "soon"), "expires_in is 'soon'", 2),

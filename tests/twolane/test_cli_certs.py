@@ -93,5 +93,5 @@ def test_a_refusal_is_one_line_and_code_2() -> None:
     for arguments in (["issue", "worker/a"], ["issue", "boss/a"], ["renew"]):
         refused = certs(*arguments)
         assert refused.exit_code == 2
-        assert refused.output.startswith("error: ")
+        assert refused.output.startswith("Error: ")
         assert len(refused.output.splitlines()) == 1

@@ -10,20 +10,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.twolane.conftest import Door
+from tests.twolane.ops.test_golden_of_others import TRACE, launcher
 from twolane.cli.app import app
 from twolane.cli.completion import SHELLS, VARIABLE
 from twolane.cli.examples import EXAMPLES, leaves
-from twolane.cli.fence import down, fence
+from twolane.cli.fence import down
 from twolane.deploy.cli.plan_command import plan as planner
 from twolane.deploy.cli.up_command import up as launcher_up
 from twolane.v1 import cluster_pb2
 
-# They need a cluster's processes, and are run in tests/deploy: here they are parsed.
-OPERATORS = {"bundle", "console", "drain", "events", "logs", "pages", "requests", "top"}
+OPERATORS = {"bundle", "console", "drain", "events", "fence", "logs", "pages", "requests", "top"}
 OPERATORS |= {"check", "config", "doctor", "scale", "kill", "cordon", "uncordon", "drain-node"}
 OPERATORS |= {"flip", "scaler", "rollout"}
 UNDONE = cluster_pb2.RolloutStatus(state="undone")
-PARSED = {"up": launcher_up, "fence": fence, "down": down, "plan": planner}
+# They start or end processes, and are run in tests/deploy: here they are parsed.
+PARSED = {"up": launcher_up, "down": down}
 
 
 def test_every_command_has_an_example_and_shows_it() -> None:
@@ -53,12 +54,15 @@ def home(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for folder in (tmp_path / "config" / "twolane", tmp_path / ".config" / "twolane"):
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text(f"[contexts.staging]\nendpoint = '{door.endpoint}'\n")
+    (tmp_path / "requests.csv").write_text(TRACE)
     return tmp_path
 
 
 def run(line: str, key_id: str) -> Result:
     arguments, stdin = arguments_of(line.replace("KEY_ID", key_id))
     stdin = stdin or "y\n"  # the requests that are signed are ours
+    if arguments[0] == "plan":  # which the command becomes
+        return CliRunner().invoke(planner, arguments[1:], catch_exceptions=False)
     return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
 
 
@@ -79,7 +83,11 @@ def test_each_example_does_what_it_says(
                 line = line.replace("decode-0.csr", str(request))
             if words == "rollout undo":  # the scripted one is a canary for ever
                 monkeypatch.setattr("twolane.cli.rollout._latest", lambda _: UNDONE)
-            done = run(line, key_id)
+            if "--i-saw-it-off" in line:  # only a launcher is told that
+                with launcher(home / "run") as at:
+                    done = run(f"{line} --endpoint {at}", key_id)
+            else:
+                done = run(line, key_id)
             assert done.exit_code == 0, (line, done.output)
             if words == "auth create-key":
                 (key_id,) = re.findall(r"key (\w+)", done.output)[:1]
@@ -102,7 +110,7 @@ def test_an_unknown_shell_is_told_which_are_known(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     done = CliRunner().invoke(app, ["completion"])
     assert done.exit_code == 2
-    assert "no completion for tcsh" in done.stderr
+    assert "no completion for tcsh: name one of bash, zsh, fish" in done.stderr
 
 
 def test_tab_completes_the_workers_of_this_machine(

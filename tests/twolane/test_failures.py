@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
 import grpc
 import pytest
 
 from tests.twolane.conftest import Door
 from twolane.admin import AdminClient
+from twolane.client import Client
 from twolane.errors import (
     CancelledError,
     InternalError,
@@ -64,6 +68,28 @@ def test_a_bare_status_in_our_words(
     assert type(explained) is kind
     with pytest.raises(kind, match=text):
         raise explained
+
+
+def test_an_http_port_is_called_so_in_words() -> None:
+    """This is gRPC's real text, which may change with its version."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
+        listening.settimeout(60)
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.recv(4096)
+
+        thread.submit(answer)
+        with (
+            Client(f"127.0.0.1:{listening.getsockname()[1]}") as client,
+            pytest.raises(UnavailableError) as refused,
+        ):
+            client.models()
+    assert "is not a twolane cluster (it speaks HTTP: if it is a cluster's " in str(refused.value)
+    assert "SETTINGS" not in str(refused.value)
 
 
 def test_operators_socket_that_gets_a_prompt_is_not_called_a_stranger() -> None:

@@ -27,6 +27,14 @@ def test_what_the_launcher_said_last_is_in_the_error() -> None:
         pass
 
 
+def test_counts_that_cannot_serve_are_refused_in_the_launchers_words_alone() -> None:
+    with (
+        pytest.raises(UnavailableError, match=r"^0 prefill and 1 decode workers can answer"),
+        start_local(engine="fake", prefill=0),
+    ):
+        pass
+
+
 def test_without_the_extra_the_command_that_installs_it_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,6 +152,7 @@ def test_contexts_are_listed_chosen_and_shown_without_their_keys(file: Path) -> 
     assert "tl_1_prod" not in shown
     assert twolane("context", "use", "none").exit_code == 2
     file.write_text(FILE.partition("\n")[2])
+    assert "has no current context; it has lab, prod" in twolane("context", "show").output
     twolane("context", "use", "prod")
     assert file.read_text().startswith('current = "prod"\n')
 

@@ -66,5 +66,5 @@ def _explain(missing: str) -> None:
     extra = "serve" if sys.argv[1:2] == ["up"] and not is_help else "cli"
     need = f"the command line needs {missing}: pip install 'twolane[{extra}]'"
     if not is_help:
-        sys.exit(f"twolane: {need}")
+        sys.exit(f"Error: {need}")
     print(f"{HELP}\n{need}")

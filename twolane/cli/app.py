@@ -97,7 +97,7 @@ class App(click.Group):
 
 
 def _complain(text: str) -> None:
-    click.secho("error: ", fg="red", nl=False, err=True)
+    click.secho("Error: ", fg="red", nl=False, err=True)
     click.echo(text, err=True)
 
 

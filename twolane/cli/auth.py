@@ -75,7 +75,10 @@ def create_key(
 ) -> None:
     """Create a key. It is shown only once: the file stores only its hash."""
     from twolane.security.key_edit import create_key
+    from twolane.security.keys import NAME_BOUND, is_name
 
+    if tenant and not is_name(tenant):
+        raise InvalidParameterError("tenant", tenant, NAME_BOUND)
     given = {name: value for name, value in limits.items() if value is not None}
     with _naming_faults():
         shown, key = create_key(
@@ -165,14 +168,14 @@ def _naming_faults() -> Iterator[None]:
     """A block that raises errors in a file or a value as `TwolaneError`s."""
     import msgspec
 
-    from twolane.security.keys import KeyFileError
+    from twolane.security.keys import KeyFileError, in_words
 
     try:
         yield
     except KeyFileError as error:
         raise InvalidRequestError(str(error), field="keys") from error
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(str(error)) from error
+        raise InvalidRequestError(in_words(error)) from error
 
 
 def _duration(text: str) -> timedelta:

@@ -162,13 +162,17 @@ def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) ->
 
 @certs.command(name="nobody")
 @dir_option
-def write_nobody(*, directory: Path) -> None:
+@json_option
+def write_nobody(*, directory: Path, as_json: bool) -> None:
     """Write the public certificate and key for gRPC clients that have an API key and no certificate
     of their own. twolane's own clients do not need these files."""
     with _library():
         from twolane.security import certs as library
 
         cert, key = library.write_nobody(directory.expanduser())
+    if as_json:
+        print_json({"cert": str(cert), "key": str(key)})
+        return
     click.echo(f"wrote {cert} {key}")
 
 

@@ -28,7 +28,8 @@ def completion(context: click.Context, shell: str | None) -> None:
     shell = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(shell)
     if kind is None or shell not in SHELLS:
-        raise click.UsageError(f"no completion for {shell or 'this shell'}: name one of {SHELLS}")
+        known = ", ".join(SHELLS)
+        raise click.UsageError(f"no completion for {shell or 'this shell'}: name one of {known}")
     click.echo(kind(context.find_root().command, {}, "twolane", VARIABLE).source())
 
 

@@ -36,9 +36,13 @@ def list_contexts(*, as_json: bool) -> None:
 
 @context.command()
 @click.argument("name")
-def use(name: str) -> None:
+@json_option
+def use(name: str, *, as_json: bool) -> None:
     """Make NAME the default context."""
     use_context(contexts_path(), name)
+    if as_json:
+        print_json({"current": name})
+        return
     click.echo(f"{name} is the current context")
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import click
 
 from twolane.admin import UNIX, live_sockets
-from twolane.cli.common import json_option, operator, operator_option
+from twolane.cli.common import json_option, operator, operator_option, print_json
 from twolane.cli.completion import workers
 from twolane.cli.controller import ControllerClient, NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
 from twolane.cli.ops.epochs import epoch_of
 from twolane.cli.ops.kill import until_ended
+from twolane.cli.ops.output import print_json as print_message
 from twolane.cli.waiting import telling
 from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
 from twolane.v1 import acts_pb2
@@ -66,7 +67,9 @@ def fence(
         raise click.UsageError("name a WORKER, or a host that is off: --host NAME --i-saw-it-off")
     act = new_act(reason, dry_run=dry_run)
     if worker_id is None or _is_launchers(endpoint):
-        _at_launcher(worker_id, host, act, expect_epoch, yes=yes, endpoint=endpoint)
+        _at_launcher(
+            worker_id, host, act, expect_epoch, yes=yes, as_json=as_json, endpoint=endpoint
+        )
         return
     with operator(endpoint) as admin:
         request = acts_pb2.KillWorkerRequest(
@@ -89,16 +92,22 @@ def _at_launcher(
     expect_epoch: str,
     *,
     yes: bool,
+    as_json: bool,
     endpoint: str | None,
 ) -> None:
     if expect_epoch:
         raise click.UsageError("the launcher's socket knows no --expect-epoch: name a router's")
-    what = (
-        f"host {host}: all that ran there counts as dead, and starts elsewhere"
+    change = (
+        acts_pb2.Change(
+            subject=f"host {host}", after="all that ran there counts as dead, and starts elsewhere"
+        )
         if host
-        else f"{worker_id} is killed, and started again"
+        else acts_pb2.Change(subject=worker_id, after="is killed, and started again")
     )
-    if not confirm(what, yes=yes, dry_run=act.dry_run):
+    if act.dry_run and as_json:
+        print_message(acts_pb2.ActResponse(changes=[change], dry_run=True))
+        return
+    if not confirm(f"{change.subject}: {change.after}", yes=yes, dry_run=act.dry_run):
         return
     with ControllerClient(endpoint) as controller:
         if host:
@@ -106,6 +115,9 @@ def _at_launcher(
         else:
             with telling(lambda: f"no proof yet that {worker_id} has ended"):
                 proof = controller.fence(str(worker_id))
+    if as_json:
+        print_message(acts_pb2.ActResponse(changes=[change], proof=proof))
+        return
     click.echo(proof)
 
 
@@ -138,6 +150,7 @@ def _is_launchers(endpoint: str | None) -> bool:
 )
 @click.option("--timeout-s", type=float, default=120.0, show_default=True)
 @yes_option
+@json_option
 @launcher_option
 def down(
     *,
@@ -147,6 +160,7 @@ def down(
     cluster: str,
     timeout_s: float,
     yes: bool,
+    as_json: bool,
     endpoint: str | None,
 ) -> None:
     """Stop a cluster: this machine's, the one of --topology, or one on Ray.
@@ -160,6 +174,7 @@ def down(
         command += ["--topology", topology] if topology else []
         command += ["--secret-file", secret_file] if secret_file else []
         command += ["--ray-address", ray_address, "--cluster", cluster] if ray_address else []
+        command += ["--json"] * as_json
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
     with ControllerClient(endpoint) as controller:
@@ -172,4 +187,7 @@ def down(
                     text = f"still running after {timeout_s:g} s: {controller.folder}"
                     raise NotProvenError(text)
                 time.sleep(_POLL_S)
+    if as_json:
+        print_json({"stopped": str(controller.folder)}, schema="twolane.Stopped")
+        return
     click.echo("stopped")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 
 import click
-
-MODULES = ("numpy", "matplotlib")
 
 
 @click.command(
@@ -18,11 +15,6 @@ MODULES = ("numpy", "matplotlib")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def plan(arguments: tuple[str, ...]) -> None:
     """Say how many workers of each role a recorded load needs, and what they cost."""
-    for module in MODULES:
-        if importlib.util.find_spec(module) is None:
-            raise click.ClickException(
-                f"planning needs {module}, which is not installed: pip install 'twolane[plan]'"
-            )
     # -P, so that a user's folder `twolane` is not imported
     command = [sys.executable, "-P", "-m", "twolane.deploy.cli.plan_command", *arguments]
     sys.stdout.flush()

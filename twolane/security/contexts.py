@@ -50,7 +50,8 @@ class Contexts:
         """The context of that name. Raises `InvalidRequestError` if there is none."""
         if name not in self.named:
             there = ", ".join(sorted(self.named)) or "none"
-            raise InvalidRequestError(f"{path} has no context {name!r}; it has {there}")
+            which = f"context {name!r}" if name else "current context"
+            raise InvalidRequestError(f"{path} has no {which}; it has {there}")
         return self.named[name]
 
 

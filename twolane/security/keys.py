@@ -17,6 +17,7 @@ entry under `tenants` has no quota.
 from __future__ import annotations
 
 import hmac
+import re
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -31,6 +32,15 @@ KEY_PREFIX = "tl"
 ROLES = (Role.CLIENT, Role.VIEWER, Role.OPERATOR)
 HOW_TO_GET_ONE = "an operator makes one with `twolane auth create-key`"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_ID = r"^[A-Za-z0-9]{1,64}$"
+_DIGEST = r"^[0-9a-f]{64}$"
+NAME_BOUND = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+_IN_WORDS = {
+    rf"{_NAME}|^$": NAME_BOUND,
+    _NAME: NAME_BOUND,
+    _ID: "1 to 64 letters and digits",
+    _DIGEST: "64 digits in lower-case hexadecimal",
+}
 _NO_DIGEST = sha256(b"").hexdigest()  # compared with if there is no such key
 
 MaybeTenant = Annotated[str, msgspec.Meta(pattern=rf"{_NAME}|^$")]
@@ -67,9 +77,9 @@ class ApiKey(
     Keys of clients have a tenant, those of viewers and operators have none; other roles have no
     keys."""
 
-    id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]{1,64}$")]
+    id: Annotated[str, msgspec.Meta(pattern=_ID)]
     tenant: MaybeTenant = ""
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Annotated[str, msgspec.Meta(pattern=_DIGEST)]
     role: Role = Role.CLIENT
     created: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
@@ -137,10 +147,23 @@ def read_keys(path: Path) -> KeyRing:
     except yaml.YAMLError as error:
         raise KeyFileError(f"{path}: not YAML: {error}") from error
     except msgspec.ValidationError as error:
-        raise KeyFileError(f"{path}: {error}") from error
+        raise KeyFileError(f"{path}: {in_words(error)}") from error
     if why := fault_of(ring):
         raise KeyFileError(f"{path}: {why}")
     return ring
+
+
+def is_name(text: str) -> bool:
+    """Whether a tenant may be called so (`NAME_BOUND`)."""
+    return re.fullmatch(_NAME, text) is not None
+
+
+def in_words(error: msgspec.ValidationError) -> str:
+    """Its text, without regular expressions."""
+    text = str(error)
+    for pattern, words in _IN_WORDS.items():
+        text = text.replace(f"`str` matching regex '{pattern}'", words)
+    return text
 
 
 def fault_of(ring: KeyRing) -> str:

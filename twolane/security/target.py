@@ -138,10 +138,10 @@ def find_admin_target(endpoint: str | None, config: ClientConfig) -> Target | No
     )
     if not (ca and cert and key):
         raise InvalidParameterError(
-            "cert",
-            cert,
-            "an operator's or a viewer's, with its key and the server's authority: --ca, --cert "
-            "and --key, or a context that has them",
+            "endpoint",
+            named,
+            "called with an operator's or a viewer's certificate, its key and the server's "
+            "authority: --ca, --cert and --key, or a context that has them",
         )
     return Target(named, ca, cert, key)
 

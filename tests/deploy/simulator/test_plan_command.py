@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -64,21 +65,52 @@ def test_it_plays_the_plan_on_the_real_router_and_workers(trace: Path) -> None:
         (["--slo", "300"], "'300' is not TTFT/GAP in milliseconds"),
         (["--slo", "300/0"], "both times must be above 0"),
         (["--slo", "300/15", "--gpu", "abacus"], "'abacus' was not measured; there is h200"),
-        (["--slo", "1/1"], "no set of up to 64 workers"),
+        (["--slo", "5/1"], "even alone on idle workers 0.0% hold it"),
+        (["--slo", "300/15", "--plot", "/nowhere/x.png"], "/nowhere/x.png cannot be written"),
+        (["--slo", "300/15", "--plot", "x.docx"], "--plot draws a PNG: x.docx must end in .png"),
         (["--slo", "300/15", "--gpus", "2", "--plot", "x.png"], "leave out --gpus"),
         (["--slo", "300/15", "--gpus", "2", "--replay", "9"], "leave out --gpus"),
         ([], "Missing option '--slo'"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    trace: Path, arguments: list[str], complaint: str
+    trace: Path, arguments: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "1/1" in arguments:
-        arguments = [*arguments, "--most-gpus", "3"]
-        complaint = "no set of up to 3 workers"
+    """Before anything is simulated."""
+    monkeypatch.setattr("twolane.deploy.simulator.planning.simulate", None)
     done = run("--trace", trace, *arguments)
     assert done.exit_code == 2
     assert complaint in done.output
+
+
+def test_a_load_that_is_too_much_for_so_many_is_told_so(trace: Path) -> None:
+    done = run("--trace", trace, "--slo", "35/8.2", "--most-gpus", "2")
+    assert done.exit_code == 2
+    assert "no set of up to 2 workers" in done.output
+
+
+def test_what_is_not_installed_is_missed_only_where_it_is_needed(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = {"numpy", "matplotlib"}
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in absent else there(name)
+    )
+    assert "Missing option '--slo'" in run("--trace", trace).output
+    held = ("--trace", trace, "--slo", "300/15")
+    assert "planning needs numpy" in run(*held).output
+    absent.remove("numpy")
+    assert run(*held).exit_code == 0
+    refused = run(*held, "--plot", trace.with_name("x.png"))
+    assert refused.exit_code == 1
+    assert "--plot needs matplotlib, which is not installed: pip install" in refused.output
+
+
+def test_usage_errors_need_no_library() -> None:
+    code = "import sys, twolane.deploy.cli.plan_command as it; print({'numpy'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_a_bad_trace_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.results import RESULTS
 from twolane.deploy.controller.priors import hardware
+from twolane.deploy.simulator import planning
 from twolane.deploy.simulator.cluster import Slo
 from twolane.deploy.simulator.planning import (
+    Outcome,
     PlanError,
     Sizes,
+    check_alone,
     highest_rate,
     make_plan,
     simulate,
@@ -103,6 +109,62 @@ def test_a_plan_names_the_smallest_sizes_that_hold() -> None:
 def test_what_cannot_be_planned_is_told_with_the_best_that_was_tried() -> None:
     with pytest.raises(PlanError, match="no set of up to 3 workers holds the SLO for 90%"):
         make_plan(load(200, 300), H200, slo(300, 15), most_gpus=3)
+
+
+@pytest.mark.parametrize(
+    ("goal", "why"),
+    [
+        (slo(5, 15), r"\(100.0% have too long a time to first token, of 2\d[.\d]* ms"),
+        (slo(300, 1), r"\(100.0% have too long gaps, of 8\.\d+ ms in the median\)"),
+    ],
+)
+def test_a_goal_that_even_a_request_alone_misses_is_refused_before_anything_is_simulated(
+    goal: Slo, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "simulate", None)
+    for look in (make_plan, partial(highest_rate, sizes=SPLIT)):
+        with pytest.raises(PlanError, match=f"no number of workers on h200 .* 0.0% hold it {why}"):
+            look(load(60, 100), hardware=H200, slo=goal)
+
+
+@pytest.mark.parametrize("goal", [slo(60, 8.05), slo(60, 8.2), slo(31, 15), slo(34, 15)])
+@pytest.mark.parametrize("many", [Sizes(prefill=20, decode=20), Sizes(colocated=40)])
+def test_what_a_request_alone_holds_is_what_many_workers_hold(goal: Slo, many: Sizes) -> None:
+    """Near the limits of both times, on either side."""
+    few = load(2, 60)
+    held = simulate(few, many, H200, goal).held
+    with pytest.raises(PlanError, match=f"even alone on idle workers {held:.1%} hold it"):
+        check_alone(few, H200, goal, held + 1e-6)
+    check_alone(few, H200, goal, held)
+
+
+def only_if(holds: Callable[[Sizes], bool], seen: list[Sizes]) -> Any:
+    """For `simulate`."""
+
+    def simulated(requests: Requests, sizes: Sizes, *_: Any) -> Outcome:
+        seen.append(sizes)
+        held = float(holds(sizes))
+        return Outcome(sizes, held, 1 - held, 0.0)
+
+    return simulated
+
+
+def test_no_is_said_without_a_look_at_all_divisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 2,016 of up to 64 workers."""
+    seen: list[Sizes] = []
+    monkeypatch.setattr(planning, "simulate", only_if(lambda _: False, seen))
+    with pytest.raises(PlanError, match="no set of up to 64 workers"):
+        make_plan(load(1, 10), H200, slo(300, 15))
+    assert len(seen) < 100 + 64 + 64
+
+
+def test_the_smallest_of_many_is_found_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sizes] = []
+    enough = only_if(lambda one: one.prefill >= 5 and one.decode >= 40, seen)
+    monkeypatch.setattr(planning, "simulate", enough)
+    found = make_plan(load(1, 10), H200, slo(300, 15))
+    assert found.split is not None
+    assert found.split.sizes == Sizes(prefill=5, decode=40)
 
 
 def test_a_request_beyond_the_memory_of_a_card_is_refused() -> None:

@@ -110,7 +110,7 @@ async def test_an_operator_of_another_machine_acts_by_its_certificate_and_a_view
 
 
 async def test_no_certificate_is_no_operator_of_another_machine() -> None:
-    with pytest.raises(InvalidParameterError, match="an operator's or a viewer's"):
+    with pytest.raises(InvalidParameterError, match="it must be called with an operator's"):
         AdminClient("10.0.0.5:7210", config=ClientConfig(context=None))
 
 

@@ -35,6 +35,14 @@ def test_a_bundle_has_what_answers_and_names_what_is_missing(
     assert "config" in parts["about"]["missing"]
 
 
+def test_where_nobody_answers_there_is_no_bundle(tmp_path: Path) -> None:
+    file = tmp_path / "b.tar.gz"
+    arguments = ["bundle", str(file), "--endpoint", f"unix:{tmp_path}/none.sock"]
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, file.exists()) == (3, False)
+    assert done.stderr.startswith("Error: no cluster answers at unix:")
+
+
 def test_keys_are_redacted_and_counts_of_tokens_are_not() -> None:
     value = {
         "api_key": "tl_x",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import tempfile
@@ -18,6 +19,7 @@ from twolane.admin import AdminClient
 from twolane.cli.app import app
 from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME
+from twolane.deploy.cli.down_command import down as down_elsewhere
 from twolane.v1 import cluster_pb2
 
 
@@ -61,7 +63,7 @@ def test_the_plan_is_shown_before_the_question(door: Door, monkeypatch: pytest.M
 def test_a_death_that_is_not_proven_exits_with_5(verb: str, door: Door) -> None:
     done = run(door, f"{verb} decode-9 --yes")
     assert done.exit_code == 5
-    assert "error: not proven: node-z silent; no fence command" in done.output
+    assert "Error: not proven: node-z silent; no fence command" in done.output
 
 
 @pytest.mark.parametrize("verb", ["kill", "fence"])
@@ -210,10 +212,28 @@ def test_a_fence_without_routers_here_goes_to_the_launcher(
         launcher.bind(str(folder / CONTROLLER_SOCKET_NAME))
         launcher.listen()
         shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
-        assert shown.output == "this would be done:\n  decode-0 is killed, and started again\n"
+        assert shown.output == "this would be done:\n  decode-0: is killed, and started again\n"
+        shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run", "--json"])
+        assert json.loads(shown.output)["changes"][0]["after"] == "is killed, and started again"
         (folder / "admin.sock").symlink_to(door.admin.removeprefix("unix:"))
         shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
         assert "decode-0: runs on node-b > is killed, and started again" in shown.output
+
+
+def test_down_of_other_hosts_tells_programs_so_too(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command becomes another one, which reads its arguments."""
+    monkeypatch.setattr("twolane.deploy.cli.down_command._end_on_ray", lambda *_: None)
+    monkeypatch.setattr("twolane.deploy.cli.down_command.take_over", lambda stdout, others: stdout)
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda _, command, __: became.append(command))
+    arguments = ["down", "--ray-address", "auto", "--cluster", "blue", "--yes", "--json"]
+    CliRunner().invoke(app, [*arguments, "--endpoint", "unix:/none.sock"])
+    (command,) = became
+    down_elsewhere(command[command.index("down") + 1 :], standalone_mode=False)
+    told = json.loads(capfd.readouterr().out)
+    assert told == {"schema": "twolane.Stopped", "stopped": "blue"}
 
 
 def test_down_is_not_done_without_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """What the commands print that are for clients, or need no cluster: to a terminal, into a pipe, and
-as JSON where they have it. What differs from run to run stands as a word in capitals."""
+as JSON. What differs from run to run stands as a word in capitals."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -36,6 +37,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "up": ("up --print-topology --prefill 2 --model bundled --launcher process",),
     "plan": ("plan --trace trace.csv --slo 300/15",),
     "down": ("down --yes --timeout-s 30",),
+    "fence_host": ("fence --host node-b --i-saw-it-off --yes",),
+    "fence_host_dry": ("fence --host node-b --i-saw-it-off --dry-run",),
     "auth_create_key": ("auth create-key --tenant acme --tokens-per-min 60000 --expires-in 30d",),
     "auth_list": (
         "auth create-key --tenant acme --weight 2 --concurrent 8",
@@ -63,9 +66,12 @@ OTHERS: dict[str, tuple[str, ...]] = {
 }
 ITSELF: dict[str, click.Command] = {"up": launcher_up, "plan": planner}  # what the command becomes
 PLAIN = ENVIRONMENTS.keys() - {"json"}
+# A conversation, whose answers programs get from `generate`; and a program of the shell.
+WITHOUT_JSON = {"chat", "completion"}
 TYPED = {"chat": "Once upon a time\n/quit\n"}
 ANSWERS = {"generate", "chat"}  # which end as the model ends them
 AT_THE_OPERATORS = {"bundle"}
+AT_THE_LAUNCHER = {"down", "fence_host", "fence_host_dry"}
 CONTEXTS = """current = "production"
 [contexts.production]
 endpoint = "llm.example.com:7200"
@@ -95,18 +101,12 @@ def command_of(line: str) -> str:
     return next(name for name in found if name in names)
 
 
-def options_of(name: str) -> set[str]:
-    command = ITSELF.get(name) or leaves(app)[command_of(OTHERS[name][-1])]
-    return {option for parameter in command.params for option in parameter.opts}
-
-
-def kinds_of(name: str) -> list[str]:
-    # of `up`, it is for events: test_golden_of_up.py
-    has_json = name != "up" and "--json" in options_of(name)
-    return [kind for kind in ENVIRONMENTS if kind != "json" or has_json]
-
-
-CASES = [(name, kind) for name in OTHERS for kind in kinds_of(name)]
+# the JSON of `up` is of events: test_golden_of_up.py
+CASES = [
+    (name, kind)
+    for name in OTHERS
+    for kind in (PLAIN if name in {"up", *WITHOUT_JSON} else ENVIRONMENTS)
+]
 
 
 def test_every_command_has_its_output_in_a_file() -> None:
@@ -114,7 +114,7 @@ def test_every_command_has_its_output_in_a_file() -> None:
     assert {command_of(line) for line in lines} == {*leaves(app)}
 
 
-def test_every_command_that_has_json_has_it_in_a_file_and_no_file_is_left_over() -> None:
+def test_every_command_has_json_and_each_kind_in_a_file_and_no_file_is_left_over() -> None:
     """The list is the CLI's own."""
     names = {**COMMANDS, **{name: lines[-1] for name, lines in OTHERS.items()}}
     names["up_events"] = "up"
@@ -123,8 +123,12 @@ def test_every_command_that_has_json_has_it_in_a_file_and_no_file_is_left_over()
     for words, command in leaves(app).items():
         its = {name for name, line in names.items() if command_of(line) == words}
         options = (ITSELF.get(words) or command).params
-        wanted = {*ENVIRONMENTS} if any("--json" in each.opts for each in options) else {*PLAIN}
+        has_json = any("--json" in each.opts for each in options)
+        assert has_json == (words not in WITHOUT_JSON), words
+        wanted = {*ENVIRONMENTS} if has_json else {*PLAIN}
         assert {kind for name, kind in files if name in its} == wanted, words
+        for name in its - {"up", "up_events"}:
+            assert {kind for of, kind in files if of == name} == wanted, name
 
 
 @pytest.fixture
@@ -163,7 +167,7 @@ def test_output_is_as_it_was_looked_at(
     if "KEY_ID" in line:
         line = line.replace("KEY_ID", told.split("_")[1])
     with ExitStack() as stack:
-        if name == "down":
+        if name in AT_THE_LAUNCHER:
             line += f" --endpoint {stack.enter_context(launcher(home / 'run'))}"
         line += " --json" * (kind == "json")
         done = run(line, name, ENVIRONMENTS[kind], home)
@@ -171,6 +175,8 @@ def test_output_is_as_it_was_looked_at(
         assert "\x1b" not in done.stdout
         lines = [] if name in ANSWERS else done.stdout.splitlines()
         assert all(line == line.rstrip() for line in lines)
+    if kind == "json":
+        json.loads(done.stdout)
     check(name, kind, steady(done.stdout, home))
 
 
@@ -188,7 +194,7 @@ def steady(told: str, home: Path) -> str:
 
 @contextmanager
 def launcher(folder: Path) -> Iterator[str]:
-    """The socket of one whose cluster stops as soon as it is asked to."""
+    """The socket of one whose cluster stops as soon as it is asked to, and whose hosts are off."""
 
     class Launcher(agent_pb2_grpc.ControllerServiceServicer):
         def StopCluster(
@@ -196,6 +202,11 @@ def launcher(folder: Path) -> Iterator[str]:
         ) -> agent_pb2.StopClusterResponse:
             shutil.rmtree(folder)
             return agent_pb2.StopClusterResponse()
+
+        def SayHostOff(
+            self, request: agent_pb2.SayHostOffRequest, context: grpc.ServicerContext
+        ) -> agent_pb2.SayHostOffResponse:
+            return agent_pb2.SayHostOffResponse(proof=f"{request.host} is off: proof of class C")
 
     folder.mkdir()
     endpoint = f"unix:{folder / CONTROLLER_SOCKET_NAME}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -90,7 +92,22 @@ def test_commands_that_act_are_refused_to_viewers_and_looks_are_not(
     is_operators = has_option(words, "--reason") or words in LOOKS_OF_OPERATORS
     done = run(COMMANDS[name], viewers_door)
     assert done.exit_code == (2 if is_operators else 0), done.output
-    assert ("error: viewer/bob may not call" in done.output) is is_operators
+    assert ("Error: viewer/bob may not call" in done.output) is is_operators
+
+
+def test_viewers_may_collect_what_they_may_see(viewers_door: str, tmp_path: Path) -> None:
+    done = run(f"bundle {tmp_path}/b.tar.gz --json", viewers_door)
+    assert (done.exit_code, json.loads(done.stdout)["missing"]) == (0, {})
+
+
+def test_every_command_at_the_operators_door_is_tested_with_a_role() -> None:
+    doors = {
+        words
+        for words, command in leaves(app).items()
+        for parameter in command.params
+        if "--endpoint" in parameter.opts and parameter.metavar == "unix:PATH"
+    }
+    assert doors - {*COMMAND_OF.values()} == {"bundle", "down"}, "of which down is the launcher's"
 
 
 # Epochs

@@ -43,7 +43,7 @@ def test_wait_exits_with_1_unless_it_ends_as_asked_for(
     ends(monkeypatch, state)
     done = run(door, f"rollout {line} --yes --wait")
     assert done.exit_code == code, done.output
-    assert (f"error: the rollout is {state}, not" in done.output) == bool(code)
+    assert (f"Error: the rollout is {state}, not" in done.output) == bool(code)
 
 
 def test_json_of_a_wait_is_the_status_at_the_end_alone(

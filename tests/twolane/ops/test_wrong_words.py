@@ -33,7 +33,7 @@ def test_what_is_not_there_is_named_in_one_line(
     monkeypatch.chdir(tmp_path)
     done = run(door, line)
     assert done.exit_code == 2, done.output
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith("Error: ")
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
 

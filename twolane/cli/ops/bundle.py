@@ -14,9 +14,9 @@ import click
 from google.protobuf.message import Message
 
 from twolane import __version__
-from twolane.admin import AdminClient
-from twolane.cli.common import operator, operator_option
-from twolane.cli.ops.output import as_json, count
+from twolane.cli.common import json_option, operator, operator_option, print_json
+from twolane.cli.ops.output import as_json as json_of
+from twolane.cli.ops.output import count
 from twolane.cli.waiting import telling
 from twolane.errors import TwolaneError
 from twolane.v1 import admin_pb2, cluster_pb2
@@ -36,21 +36,28 @@ _SECRET = re.compile(r"(^|[._])(secret|password|passphrase|api_?keys?|keys?|toke
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, writable=True, path_type=Path))
+@json_option
 @operator_option
-def bundle(file: Path, *, endpoint: str | None) -> None:
+def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
     """Write what routers know to FILE, a .tar.gz, for a support case.
 
     It has the status, the running and the recently ended requests, pages, events, the configuration
     and a diagnosis. It has no prompts, no answers and no keys.
     """
     found: dict[str, Any] = {}
+    failed: dict[str, TwolaneError] = {}
     with (
         operator(endpoint) as admin,
         telling(lambda: f"{len(found)} of {len(PARTS)} parts are there"),
     ):
         for name, asked in PARTS.items():
-            found[name] = _part(admin, *asked)
-    missing = {name: part["missing"] for name, part in found.items() if "missing" in part}
+            try:
+                found[name] = json_of(admin.call(*asked))
+            except TwolaneError as error:  # the other parts are worth having
+                found[name], failed[name] = {"missing": error.message}, error
+    if failed.keys() == PARTS.keys():
+        raise failed["status"]
+    missing = {name: error.message for name, error in failed.items()}
     found["about"] = {"twolane": __version__, "made_at": time.time(), "missing": missing}
     with tarfile.open(file, "w:gz") as archive:
         for name, part in found.items():
@@ -59,6 +66,11 @@ def bundle(file: Path, *, endpoint: str | None) -> None:
             info.size, info.mtime, info.mode = len(raw), int(time.time()), 0o600
             archive.addfile(info, io.BytesIO(raw))
     file.chmod(0o600)
+    if as_json:
+        parts = [name for name in found if name not in missing]
+        its = {"file": str(file), "parts": parts, "missing": missing}
+        print_json(its, schema="twolane.Bundle")
+        return
     click.echo(f"{file}: {count(len(found) - len(missing), 'part')}")
     for name, why in missing.items():
         click.echo(f"missing: {name} ({why})")
@@ -78,11 +90,3 @@ def redacted(value: Any) -> Any:
     if isinstance(value, list):
         return [redacted(part) for part in value]
     return value
-
-
-def _part(admin: AdminClient, method: str, request: Message) -> dict[str, Any]:
-    """What the routers answer, or why they do not: the other parts are worth having."""
-    try:
-        return as_json(admin.call(method, request))
-    except TwolaneError as error:
-        return {"missing": error.message}

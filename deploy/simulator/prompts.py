@@ -22,7 +22,7 @@ import numpy as np
 from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.priors import Hardware
 from twolane.deploy.simulator.requests import Requests
-from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
+from twolane.deploy.simulator.workers import SimWorker
 
 MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
 SLO_BACKLOG = 8_192  # beyond which two prompts at least wait there, where it knows the SLO
@@ -171,13 +171,16 @@ class Prompts:
             giver.placed_s = at_s
         giver.queue.append(index)
         giver.queued_tokens += self._tokens[index]
+        giver.placed_tokens += self._tokens[index]
         taker.expected += 1
         self._targets[index] = taker
         return True
 
     def _step(self, worker: SimWorker, start_s: float) -> None:
         hardware, tokens, queue = self._hardware, self._tokens, worker.queue
-        room, squares = hardware.step_tokens, 0
+        rows = worker.rows
+        most = room = hardware.step_tokens - rows
+        squares = 0
         ended: list[int] = []
         rest, worker.begun = worker.begun, None
         while room:
@@ -194,15 +197,15 @@ class Prompts:
             else:
                 ended.append(index)
             rest = None
-        n_tokens = hardware.step_tokens - room
-        took_s = hardware.prefill.step_s(n_tokens, squares)
-        if len(self.steps) < _STEPS_SEEN:
+        n_tokens = most - room
+        took_s = hardware.step_s(n_tokens, squares, rows, worker.context)
+        if not rows and len(self.steps) < _STEPS_SEEN:
             self.steps.append((n_tokens, squares, took_s))
-        if worker.ends:
-            took_s /= SHARED_SPEED
         worker.queued_tokens -= n_tokens
-        worker.step_tokens, worker.step_prompts = n_tokens, len(ended)
-        worker.free_s = ready_s = start_s + took_s
+        worker.step_prompts, worker.step_tokens = len(ended), sum(tokens[one] for one in ended)
+        worker.placed_tokens -= worker.step_tokens
+        worker.step_s, worker.free_s = took_s, start_s + took_s
+        ready_s = worker.free_s
         for index in ended:  # what shares a step ends with it
             first_s = ready_s + hardware.first_token_s
             self.late_first[index] = first_s - self._arrivals[index] > self._ttft_s

@@ -48,6 +48,7 @@ class SimWorker:
     step_prompts: int = 0  # whose last tokens that step computes
     step_tokens: int = 0  # of those prompts
     placed_s: float = 0.0  # when the queue began
+    last_given: int = 0  # the number of the latest prompt placed here
     expected: int = 0  # rows whose prompts are not computed
     position: float = 0.0
     late: float = 0.0  # tokens written so far whose gaps were too long

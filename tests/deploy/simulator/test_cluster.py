@@ -164,6 +164,30 @@ def test_prompts_and_rows_of_one_worker_share_steps_as_they_do_step_by_step() ->
         assert (cluster.signals().answers > rows) is have_ended
 
 
+def test_a_worker_with_rows_takes_its_turn_among_equals_as_at_the_router() -> None:
+    """Of idle workers the one that was given none for longest, rows or not."""
+    requests = Requests(np.array([1.0, 2.0, 99.0]), np.full(3, 16), np.full(3, 2_000))
+    cluster = Cluster(CONFIG, requests, workers_of(2, 1))
+    first, second, _ = cluster.workers
+    first.join(2, 16, 2_000, 0)
+    cluster.run(3.0)
+    assert (first.last_given, second.last_given) == (1, 2)
+
+
+def test_a_prompt_waits_for_the_steps_of_rows_that_are_planned() -> None:
+    """For one and a half on average, as a worker plans a step ahead."""
+    rows = 50
+    alone_s = H200.prefill.step_s(1_024 + rows, 1_024**2) + H200.first_token_s
+    for steps, late in ((1.0, 1), (2.0, 0)):
+        requests = Requests(np.array([1.0, 99.0]), np.full(2, 1_024), np.array([2, 2_000]))
+        ttft_s = alone_s + steps * H200.decode.step_s(rows, rows * 16)
+        config = replace(CONFIG, slo=Slo(ttft_s=ttft_s, gap_s=0.020), dt_s=0.01)
+        cluster = Cluster(config, requests, workers_of(1, 1))
+        for _ in range(rows):
+            cluster.workers[0].join(1, 16, 2_000, 0)
+        assert cluster.run(2.0).late_first == late
+
+
 @pytest.mark.parametrize(
     ("each_s", "max_wait_s", "least", "most"),
     [(0.02, 5.0, 500, 700), (0.02, math.inf, 0, 0), (0.0, 5.0, 0, 0)],

@@ -7,10 +7,14 @@ played: so there are as many workers as there would be, and minutes suffice. Wri
 and `.png`, and exits with 1 where the two differ by more than 0.5 points of misses or 5 % of
 GPU-hours.
 
-The model sized by the law itself is played eight times, with requests that come up to two seconds
-later, as decisions are two seconds apart: with so few requests the law sees noise, and a flip more
-or less, which costs the rows of one worker, is a point of misses. So these plays say how far one
-play is from another, and their mean is to be near the cluster's.
+Where more comes than all workers can serve, the slightest thing decides which prompts are deferred,
+long ones or more short ones. So the model is played eight times, each request a little sooner or
+later, by as much as a step of the cluster's varies; what is compared is the mean, and the
+deviation says how far one play is from another.
+
+The model sized by the law itself is played eight times, too, with requests that come up to two
+seconds later, as decisions are two seconds apart: with so few requests the law sees noise, and a
+flip more or less, which costs the rows of one worker, is a point of misses.
 """
 
 from __future__ import annotations
@@ -37,16 +41,20 @@ from twolane.deploy.virtual_cluster.compare import (
     in_virtual,
     slower,
 )
+from twolane.deploy.virtual_cluster.timed import NOISE
 
 FACTOR = 32.0
 SLO = Slo(ttft_s=0.5 * FACTOR, gap_s=0.020 * FACTOR)
 START_S = 75.0
 MOST_POINTS, MOST_SHARE = 0.5, 0.05
 SPAN_S = 1_200.0
-CASES: Mapping[str, tuple[str, int, int]] = {  # a scenario, and workers at the start
-    "ratio swings": ("quick", 6, 6),
-    "a burst of a day": ("diurnal", 7, 5),
+# A scenario, what is added to its seed, and workers at the start.
+CASES: Mapping[str, tuple[str, int, int, int]] = {
+    "ratio swings": ("quick", 0, 6, 6),
+    "a burst of a day": ("diurnal", 0, 7, 5),
+    "a burst of another day": ("diurnal", 1, 7, 5),
 }
+_PLAYS = 8
 _BEFORE_S = 600.0  # of the busiest minutes
 _SHIFTS_S = np.arange(0.0, 2.0, 0.25)
 
@@ -87,19 +95,22 @@ def main(*, seed: int, only: tuple[str, ...]) -> None:
     """Play every case in both."""
     figures: dict[str, Any] = {}
     sizes: dict[str, dict[str, Sequence[tuple[float, int, int]]]] = {}
-    for name, (which, prefill, decode) in CASES.items():
+    for name, (which, more, prefill, decode) in CASES.items():
         if only and name not in only:
             continue
-        case = part_of(which, seed, prefill, decode)
+        case = part_of(which, seed + more, prefill, decode)
         begun = time.perf_counter()
         virtual = in_virtual(case)
         found = {"fluid": in_fluid(case, like=virtual), "virtual": virtual}
+        plays = [in_fluid(_shaken(case, nth), like=virtual) for nth in range(_PLAYS)]
         own = [in_fluid(_later(case, float(shift_s))) for shift_s in _SHIFTS_S]
-        points = 100 * abs(found["virtual"].missed - found["fluid"].missed)
+        mean = float(np.mean([its.missed for its in plays]))
+        points = 100 * abs(found["virtual"].missed - mean)
         share = abs(found["virtual"].worker_hours / found["fluid"].worker_hours - 1)
         figures[name] = {
             "requests": len(case.requests),
             **{model: _figures(result) for model, result in found.items()},
+            "fluid_shaken": _spread(plays),
             "fluid_by_its_own_law": _spread(own),
             "missed_differs_by_points": round(points, 3),
             "gpu_hours_differ_by_percent": round(100 * share, 2),
@@ -120,12 +131,23 @@ def _later(case: Case, shift_s: float) -> Case:
     return replace(case, requests=later)
 
 
+def _shaken(case: Case, nth: int) -> Case:
+    its, dice = case.requests, np.random.default_rng(nth)
+    tokens = case.hardware.step_tokens
+    by_s = NOISE * case.hardware.prefill.step_s(tokens, tokens**2)
+    at_s = np.maximum(0.0, its.arrivals_s + dice.normal(0.0, by_s, len(its)))
+    order = np.argsort(at_s, kind="stable")
+    shaken = Requests(at_s[order], its.prompt_tokens[order], its.output_tokens[order])
+    return replace(case, requests=shaken)
+
+
 def _spread(results: Sequence[Result]) -> dict[str, Any]:
     missed = [100 * result.missed for result in results]
     return {
         "plays": len(results),
         "missed_percent": {
             "mean": round(float(np.mean(missed)), 3),
+            "deviation": round(float(np.std(missed, ddof=1)), 3),
             "least": round(min(missed), 3),
             "most": round(max(missed), 3),
         },

@@ -41,6 +41,15 @@ class Hardware:
     flip_s: float
     sources: tuple[str, ...]
 
+    def step_s(self, tokens: int, squares: float, rows: int, context: float) -> float:
+        """Of a step that computes so many tokens of prompts (`squares` as in `StepCost`), and the
+        next token of each of `rows` with that much context in all."""
+        step_s = self.decode.step_s(rows, context) if rows else 0.0
+        if tokens:
+            prompts_s = self.prefill.step_s(tokens + rows, squares)
+            step_s = max(step_s, prompts_s + self.decode.more_s * context)
+        return step_s
+
 
 def known_gpus() -> list[str]:
     folder = resources.files(__package__) / "priors"

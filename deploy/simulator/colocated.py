@@ -45,7 +45,6 @@ class Colocated:
     ) -> None:
         """Make steps until `end_s`, or until there is nothing to do before it."""
         hardware = self.hardware
-        decode, prefill = hardware.decode, hardware.prefill
         while self.now < end_s:
             rows = len(self._ends)
             if not rows and not self._queue:
@@ -76,10 +75,7 @@ class Colocated:
                 if self._queue[0][0] <= self.now:
                     raise AssertionError("a request that fits into no worker")
                 continue
-            step_s = decode.step_s(rows, self._context) if rows else 0.0
-            if tokens:
-                mixed_s = prefill.step_s(tokens + rows, squares) + decode.more_s * self._context
-                step_s = max(step_s, mixed_s)
+            step_s = hardware.step_s(tokens, squares, rows, self._context)
             self.now += step_s
             self._steps += 1
             self._context += rows

@@ -6,8 +6,10 @@
 
 Where a controller tells the router the SLO, what can be in time goes first there, and less waits at
 workers. As the router does, each prompt is placed once, on both sides: where the fewest tokens are
-to be computed, and where the fewest rows are. So a worker that comes later takes nothing of what
-waits at others. What comes while the router's queue is full is refused, and does not come again.
+to be computed, of equals where none was placed for longest, and where the fewest rows are. So a
+worker that comes later takes nothing of what waits at others. What comes while the router's queue
+is full is refused, and does not come again. On a worker with rows a prompt waits for the steps of
+rows that are planned, as steps are planned one ahead.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.priors import Hardware
 from twolane.deploy.simulator.requests import Requests
-from twolane.deploy.simulator.workers import SHARED_SPEED, SimWorker
+from twolane.deploy.simulator.workers import SimWorker
 
 MOST_BACKLOG = 32_768  # tokens that may wait at a prefill worker, as the router has it
 SLO_BACKLOG = 8_192  # beyond which two prompts at least wait there, where it knows the SLO
@@ -31,6 +33,7 @@ MOST_QUEUED = 1_024  # requests that may wait at the router, likewise; more are 
 WAIT_SHARE = 0.4  # of the TTFT SLO; those that wait for longer are deferred, likewise
 IN_TIME_EACH = 7  # that are placed before a deferred one is, likewise
 EXTRA_ROWS = 8  # that a decode worker may expect beyond its rows, likewise
+_STEPS_BEFORE = 1.5  # of rows alone before a prompt that comes: half of one, and the one planned
 _STEPS_SEEN = 4  # steps between two decisions that the law learns from
 
 
@@ -60,7 +63,8 @@ class Prompts:
         self._gone_before: deque[int] = deque()  # of each of those: `_n_gone` when it was deferred
         self._max_wait_s = max_wait_s
         self._served_since_s = -math.inf  # workers of both roles are there
-        self._n_gone = 0  # that were placed and not deferred
+        self._n_given = 0  # that were placed
+        self._n_gone = 0  # of those, that were not deferred
         self._n_passed = 0  # of those, since a deferred one was placed
         self._targets: dict[int, SimWorker] = {}
         self.late_first = np.zeros(len(requests), np.bool_)
@@ -154,30 +158,37 @@ class Prompts:
                 taker, rows = other, n
         if rows >= self._hardware.rows + EXTRA_ROWS:
             return False
-        giver, backlog = None, 0
+        giver, least = None, (0, False, 0)
         for other in givers:
             n = other.backlog(at_s)
             has_enough = n >= self._enough and other.prompts(at_s) >= PIPELINED
             if has_enough or n >= MOST_BACKLOG:
                 continue
-            if giver is None or n < backlog:
-                giver, backlog = other, n
-            elif n == backlog and len(other.ends) < len(giver.ends):
-                giver = other
+            cost = n, Role.DECODE in other.roles, other.last_given
+            if giver is None or cost < least:
+                giver, least = other, cost
         if giver is None:
             return False
+        self._n_given += 1
+        giver.last_given = self._n_given
         if giver.begun is None and not giver.queue:
             busy.append(giver)
             giver.placed_s = at_s
+            if giver.ends:
+                step_s = self._hardware.decode.step_s(giver.rows, giver.context)
+                giver.placed_s = max(at_s, giver.free_s) + _STEPS_BEFORE * step_s
         giver.queue.append(index)
         giver.queued_tokens += self._tokens[index]
+        giver.placed_tokens += self._tokens[index]
         taker.expected += 1
         self._targets[index] = taker
         return True
 
     def _step(self, worker: SimWorker, start_s: float) -> None:
         hardware, tokens, queue = self._hardware, self._tokens, worker.queue
-        room, squares = hardware.step_tokens, 0
+        rows = worker.rows
+        most = room = hardware.step_tokens - rows
+        squares = 0
         ended: list[int] = []
         rest, worker.begun = worker.begun, None
         while room:
@@ -194,15 +205,15 @@ class Prompts:
             else:
                 ended.append(index)
             rest = None
-        n_tokens = hardware.step_tokens - room
-        took_s = hardware.prefill.step_s(n_tokens, squares)
-        if len(self.steps) < _STEPS_SEEN:
+        n_tokens = most - room
+        took_s = hardware.step_s(n_tokens, squares, rows, worker.context)
+        if not rows and len(self.steps) < _STEPS_SEEN:
             self.steps.append((n_tokens, squares, took_s))
-        if worker.ends:
-            took_s /= SHARED_SPEED
         worker.queued_tokens -= n_tokens
-        worker.step_tokens, worker.step_prompts = n_tokens, len(ended)
-        worker.free_s = ready_s = start_s + took_s
+        worker.step_prompts, worker.step_tokens = len(ended), sum(tokens[one] for one in ended)
+        worker.placed_tokens -= worker.step_tokens
+        worker.step_s, worker.free_s = took_s, start_s + took_s
+        ready_s = worker.free_s
         for index in ended:  # what shares a step ends with it
             first_s = ready_s + hardware.first_token_s
             self.late_first[index] = first_s - self._arrivals[index] > self._ttft_s

@@ -1,11 +1,11 @@
 """One simulated worker: a queue of prompts that it computes in turn, and a batch of rows.
 
-    prefill side   busy until `free_s`; a prompt of n tokens takes cost.step_s(n, n^2)
+    prefill side   busy until `free_s` with a step of prompts
     decode side    all rows write one token a step: `position` is how many steps there were, so a
                    row that joins at 100 and writes 40 tokens ends at 140
 
-While both sides have work at once the worker is colocated: prompts take longer, and the gaps of its
-rows are longer than the SLO.
+While both sides have work at once, as after a flip, they share each step: prompts have what the
+rows leave of it, and rows write one token in as long as the prompts take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from twolane.deploy.controller.observation import Role, State, Worker
 from twolane.deploy.controller.priors import Hardware
 
 _P99 = 2.326  # standard deviations
-SHARED_SPEED = 0.75  # of prefill beside decode rows, by the step costs of both together
 
 
 def late_share(step_s: float, gap_s: float, hardware: Hardware) -> float:
@@ -43,10 +42,13 @@ class SimWorker:
     free_s: float = 0.0
     queue: deque[int] = field(default_factory=deque)  # prompts
     queued_tokens: int = 0  # of those, and of what is left of the one that has begun
+    placed_tokens: int = 0  # of those, and of the whole one that has begun
     begun: tuple[int, int] | None = None  # a prompt of which so many tokens are computed
-    step_tokens: int = 0  # of the latest step, which ends at `free_s`
+    step_s: float = 0.0  # of the latest step of prompts, which ends at `free_s`
     step_prompts: int = 0  # whose last tokens that step computes
+    step_tokens: int = 0  # of those prompts
     placed_s: float = 0.0  # when the queue began
+    last_given: int = 0  # the number of the latest prompt placed here
     expected: int = 0  # rows whose prompts are not computed
     position: float = 0.0
     late: float = 0.0  # tokens written so far whose gaps were too long
@@ -59,8 +61,9 @@ class SimWorker:
         return len(self.ends)
 
     def backlog(self, now: float) -> int:
-        """Tokens of prompts that are to be computed."""
-        return self.queued_tokens + (self.step_tokens if self.free_s > now else 0)
+        """Tokens of the prompts that are not computed. As at the router, all of a prompt's count
+        until its last one is."""
+        return self.placed_tokens + (self.step_tokens if self.free_s > now else 0)
 
     def prompts(self, now: float) -> int:
         """How many prompts are to be computed, or are being computed."""
@@ -84,12 +87,18 @@ class SimWorker:
         rows = len(self.ends)
         if not rows:
             return []
-        step_s = hardware.decode.step_s(rows, self.context)
-        shared = min(1.0, max(0.0, (self.free_s - (now - dt)) / dt))  # of this time
-        moved = dt / step_s * (1 - shared * (1 - SHARED_SPEED))
-        self.position += moved
-        self.context += rows * moved
-        self.late += moved * max(shared, late_share(step_s, gap_s, hardware))
+        beside_s = 0.0  # of this time, beside prompts
+        if self.step_s:
+            beside_s = min(dt, max(0.0, self.free_s - (now - dt)))
+        for for_s, step_s in (
+            (beside_s, self.step_s),
+            (dt - beside_s, hardware.decode.step_s(rows, self.context)),
+        ):
+            if for_s > 0:
+                moved = for_s / step_s
+                self.position += moved
+                self.context += rows * moved
+                self.late += moved * late_share(step_s, gap_s, hardware)
         ended = []
         ends = self.ends
         while ends and ends[0][0] <= self.position:

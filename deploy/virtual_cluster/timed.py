@@ -42,13 +42,9 @@ class PricedEngine(FakeEngine):
         prompts = [row for row in work if row.n_new > 1]
         rows = [row for row in work if row.n_new == 1]
         context = sum(row.start + 1 for row in rows)
-        costs = self._hardware
-        step_s = costs.decode.step_s(len(rows), context) if rows else 0.0
-        if prompts:
-            tokens = sum(row.n_new for row in prompts)
-            squares = sum((row.start + row.n_new) ** 2 - row.start**2 for row in prompts)
-            mixed_s = costs.prefill.step_s(tokens + len(rows), squares)
-            step_s = max(step_s, mixed_s + costs.decode.more_s * context)
+        tokens = sum(row.n_new for row in prompts)
+        squares = sum((row.start + row.n_new) ** 2 - row.start**2 for row in prompts)
+        step_s = self._hardware.step_s(tokens, squares, len(rows), context)
         return step_s * self._dice.lognormvariate(0.0, NOISE)
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:

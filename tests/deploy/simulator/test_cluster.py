@@ -20,6 +20,7 @@ from twolane.deploy.controller.priors import hardware
 from twolane.deploy.simulator import __main__ as command
 from twolane.deploy.simulator import prompts
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
+from twolane.deploy.simulator.colocated import Colocated
 from twolane.deploy.simulator.controllers import FairHpa, the_law
 from twolane.deploy.simulator.experiment import bars, run, static_peak, workers_of
 from twolane.deploy.simulator.requests import Requests, poisson, uniform_lengths
@@ -126,6 +127,65 @@ def test_the_next_prompt_is_there_when_one_that_is_longer_than_the_bound_is_comp
     (worker,) = (its for its in cluster.workers if its.takes(Role.PREFILL))
     cluster.run(0.5)
     assert worker.prompts(cluster.now) == 2
+
+
+def test_all_of_a_prompt_counts_until_it_is_computed_as_at_the_router() -> None:
+    """The third of 6,000 tokens comes with the first one's end, not when 8,192 are left of two."""
+    requests = Requests(np.zeros(3), np.full(3, 6_000), np.full(3, 2))
+    step_s = H200.prefill.step_s(2_048, 2_048**2)
+    config = replace(CONFIG, knows_slo=True, dt_s=step_s / 4)
+    for steps, there in ((2.9, 2), (3.3, 2)):
+        cluster = Cluster(config, requests, workers_of(1, 1))
+        cluster.run(steps * step_s)
+        assert cluster.workers[0].prompts(cluster.now) == there
+        assert cluster.signals().waiting == 1
+
+
+def test_prompts_and_rows_of_one_worker_share_steps_as_they_do_step_by_step() -> None:
+    """Of a worker that flipped: rows wait for prompts, which have what the rows leave of a step."""
+    rows, n = 100, 80
+    requests = Requests(
+        np.repeat([0.0, 0.5], [rows, n]),
+        np.repeat([16, 2_048], [rows, n]),
+        np.repeat([140, 2], [rows, n]),
+    )
+    stepwise = Colocated(H200, SLO.gap_s)
+    for index in range(rows + n):
+        at_s, prompt = float(requests.arrivals_s[index]), int(requests.prompt_tokens[index])
+        stepwise.add(at_s, index, prompt, int(requests.output_tokens[index]))
+    first_s, late, done_s = ([math.inf] * (rows + n) for _ in range(3))
+    stepwise.run_until(9.0, first_s, late, done_s)
+    assert first_s[rows] < done_s[0] == done_s[rows - 1] < first_s[-1]
+    for share, have_ended in ((0.95, False), (1.05, True)):
+        cluster = Cluster(replace(CONFIG, dt_s=0.005), requests, [frozenset(Role)])
+        cluster.run(share * done_s[0])
+        computed = int(np.searchsorted(first_s[rows:], cluster.now))
+        assert computed <= n - cluster.signals().waiting <= computed + 2
+        assert (cluster.signals().answers > rows) is have_ended
+
+
+def test_a_worker_with_rows_takes_its_turn_among_equals_as_at_the_router() -> None:
+    """Of idle workers the one that was given none for longest, rows or not."""
+    requests = Requests(np.array([1.0, 2.0, 99.0]), np.full(3, 16), np.full(3, 2_000))
+    cluster = Cluster(CONFIG, requests, workers_of(2, 1))
+    first, second, _ = cluster.workers
+    first.join(2, 16, 2_000, 0)
+    cluster.run(3.0)
+    assert (first.last_given, second.last_given) == (1, 2)
+
+
+def test_a_prompt_waits_for_the_steps_of_rows_that_are_planned() -> None:
+    """For one and a half on average, as a worker plans a step ahead."""
+    rows = 50
+    alone_s = H200.prefill.step_s(1_024 + rows, 1_024**2) + H200.first_token_s
+    for steps, late in ((1.0, 1), (2.0, 0)):
+        requests = Requests(np.array([1.0, 99.0]), np.full(2, 1_024), np.array([2, 2_000]))
+        ttft_s = alone_s + steps * H200.decode.step_s(rows, rows * 16)
+        config = replace(CONFIG, slo=Slo(ttft_s=ttft_s, gap_s=0.020), dt_s=0.01)
+        cluster = Cluster(config, requests, workers_of(1, 1))
+        for _ in range(rows):
+            cluster.workers[0].join(1, 16, 2_000, 0)
+        assert cluster.run(2.0).late_first == late
 
 
 @pytest.mark.parametrize(

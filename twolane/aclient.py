@@ -166,7 +166,8 @@ class AsyncClient:
     ) -> Any:
         """Make a short call, which may be repeated: at the door `at`, or else at the next one that
         answers within its share of the time."""
-        bound_s, doors = within_s or self._config.call_timeout_s, self._doors
+        doors = self._doors
+        bound_s = self._config.call_timeout_s if within_s is None else within_s
         clock = asyncio.get_running_loop().time
         end = clock() + bound_s
         lost: grpc.aio.AioRpcError | None = None

@@ -73,6 +73,8 @@ class Router:
     ) -> None:
         self.config = config
         self._text = text
+        # The bytes that a token adds to a text; without a tokenizer its id in vLLM's form.
+        self.token_bytes = text.token_bytes if text else b"token_id:%d".__mod__
         self.traces = traces
         self._dispatcher = Dispatcher(config, observer, limits_of, store)
         self._dispatcher.board.ended.on_add = lambda record: self.traces.over(record)
@@ -236,11 +238,6 @@ class Router:
 
     def models(self) -> list[ModelFacts]:
         return list(self._dispatcher.members.models())
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token adds to a text; without a tokenizer its id in vLLM's form,
-        `token_id:7`."""
-        return self._text.token_bytes(token_id) if self._text else b"token_id:%d" % token_id
 
     def can_serve(self) -> bool:
         """Whether requests are accepted, and some model has a live pair of workers or gets one."""

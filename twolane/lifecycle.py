@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Generic, TypeVar
 
 StateT = TypeVar("StateT", bound=Enum)
@@ -43,5 +44,11 @@ class Lifecycle(Generic[StateT]):
 
     def _enter(self, state: StateT) -> None:
         self._state = state
-        # A tuple, whose members are found without their hashes: routers look at every token.
-        self._next_states = tuple(self._moves[state])
+        self._next_states = _as_tuple(self._moves[state])
+
+
+@cache
+def _as_tuple(states: frozenset[StateT]) -> tuple[StateT, ...]:
+    """One for all lifecycles, whose members are found without their hashes: routers look at every
+    token."""
+    return tuple(states)

@@ -77,7 +77,7 @@ class Events:
     def _decodes(self, request: Request, attempt: Attempt, now: float) -> None:
         if attempt.set_decoding():
             self._board.note(request, JOINED, now, attempt=attempt)
-        self._board.tally.handed_over(attempt)
+            self._board.tally.handed_over(attempt)
 
     def _out_of_order(
         self,

@@ -143,6 +143,7 @@ class Request:
         "last_attempt",
         "ledger",
         "life",
+        "max_tokens",
         "n_attempts",
         "n_preempted",
         "n_prompt",
@@ -163,6 +164,7 @@ class Request:
         """`state` is RUNNING or RESUMING if another router began the request."""
         self.job = job
         self.n_prompt = job.n_prompt
+        self.max_tokens = job.max_tokens
         self.answer = answer
         self.sampling = sampling  # as sent to workers
         self.life = Lifecycle(state, REQUEST_MOVES)
@@ -201,7 +203,7 @@ class Request:
 
     @property
     def remaining_tokens(self) -> int:
-        return self.job.max_tokens - len(self.answer.tokens)
+        return self.max_tokens - len(self.answer.tokens)
 
     @property
     def n_tokens(self) -> int:

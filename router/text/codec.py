@@ -52,7 +52,8 @@ class TextCodec:
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._why_no_chat = why_no_chat
-        self._token_bytes = TokenBytes(tokenizer)
+        # The bytes that one token adds to a text; for a special token its name.
+        self.token_bytes = TokenBytes(tokenizer).__getitem__
         self._most_bytes = most_bytes(tokenizer)
         self._decoding = Decoding(tokenizer)
 
@@ -97,10 +98,6 @@ class TextCodec:
         """Encode the text of `render_chat`: the template has added the special tokens itself."""
         ids: list[int] = self._tokenizer.encode(rendered, add_special_tokens=False).ids
         return ids
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that one token adds to a text; for a special token its name."""
-        return self._token_bytes.of(token_id)
 
     def detokenizer(self, context: Sequence[int] = ()) -> Detokenizer:
         """A detokenizer for one answer that follows the prompt `context`."""

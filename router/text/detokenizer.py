@@ -33,7 +33,6 @@ from twolane.router.text.byte_level import text_bytes
 REPLACEMENT = "\ufffd"
 MAX_WINDOW_TOKENS = 64  # reached only by endless garbage
 CONTEXT_TOKENS = 4
-_Utf8 = codecs.getincrementaldecoder("utf-8")
 MAX_HELD = 3  # a UTF-8 character has at most 4 bytes, so an unfinished one has at most 3
 
 
@@ -73,11 +72,11 @@ class Detokenizer:
     """Detokenizes one answer. `context` is the end of the prompt, so that the first word keeps its
     leading space."""
 
-    __slots__ = ("_decoding", "_n_sent", "_utf8", "_window")
+    __slots__ = ("_decoding", "_n_sent", "_part", "_window")
 
     def __init__(self, decoding: Decoding, context: Sequence[int] = ()) -> None:
         self._decoding = decoding
-        self._utf8 = _Utf8("replace")
+        self._part = b""  # of a character, whose other bytes are to come
         self._window: list[int] = []
         self._n_sent = 0
         if decoding.text_bytes is not None:
@@ -95,20 +94,27 @@ class Detokenizer:
         nothing."""
         decoding = self._decoding
         if decoding.text_bytes is not None:
-            return self._utf8.decode(decoding.text_bytes[token_id])
+            return self._decoded(decoding.text_bytes[token_id])
         if token_id in decoding.special:
             return ""
         byte = decoding.byte_of.get(token_id)
         if byte is not None:
             held = self._flush_window()
             self._window, self._n_sent = [token_id], decoding.own_length(token_id)
-            return held + self._utf8.decode(byte)
-        broken = self._utf8.decode(b"", final=True) if decoding.byte_of else ""
+            return held + self._decoded(byte)
+        broken = self._decoded(b"", is_last=True) if decoding.byte_of else ""
         return broken + self._add_to_window(token_id)
 
     def flush(self) -> str:
         """Return the held text as it is, at the end of the answer."""
-        return self._flush_window() + self._utf8.decode(b"", final=True)
+        return self._flush_window() + self._decoded(b"", is_last=True)
+
+    def _decoded(self, piece: bytes, *, is_last: bool = False) -> str:
+        """As the library's incremental decoder, of which each answer would have an own one."""
+        piece = self._part + piece
+        text, n_bytes = codecs.utf_8_decode(piece, "replace", is_last)
+        self._part = piece[n_bytes:]
+        return text
 
     def _add_to_window(self, token_id: int) -> str:
         self._window.append(token_id)

@@ -17,21 +17,19 @@ from twolane.router.text.detokenizer import REPLACEMENT
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-class TokenBytes:
-    """Immutable; may be used from several threads."""
+class TokenBytes(dict[int, bytes]):
+    """Each token's bytes: UTF-8, which may be part of a character. For a special token, its name;
+    for an id beyond the vocabulary, empty. Grows to the size of the vocabulary. May be used from
+    several threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
         self._tokenizer = tokenizer
         self._before: list[int] = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
         self._before_text = self._decode(self._before)
-        self._known: dict[int, bytes] = {}  # at most as large as the vocabulary
 
-    def of(self, token_id: int) -> bytes:
-        """The token's bytes: UTF-8, which may be part of a character. For a special token, its
-        name; for an id beyond the vocabulary, empty."""
-        known = self._known.get(token_id)
-        if known is None:
-            known = self._known[token_id] = self._spell(token_id)
+    def __missing__(self, token_id: int) -> bytes:
+        known = self[token_id] = self._spell(token_id)
         return known
 
     def _spell(self, token_id: int) -> bytes:

@@ -93,29 +93,40 @@ class ColumnWriter:
 
 
 def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
-    """Every token, in order. Raises ValueError if the columns contradict each other, at once or
-    during iteration."""
-    rows, indexes = columns.rows, columns.first_indexes
+    """Every token, in order. Raises ValueError if the columns contradict each other."""
+    rows: Sequence[int] = columns.rows
+    indexes: Sequence[int] = columns.first_indexes
     ids, counts = columns.token_ids, columns.counts
     n_counted = sum(counts) if counts else len(rows)
     if len(rows) != len(indexes) or n_counted != len(ids) or len(counts) not in (0, len(rows)):
         raise ValueError(f"{len(rows)} rows, {len(indexes)} indexes, {len(ids)} of {n_counted} ids")
-    if not counts and not columns.ends and not columns.logprobs:
-        return zip(rows, indexes, ids, repeat(GOES_ON), repeat(None))
-    return _one_by_one(columns)
+    if counts:
+        parts = list(zip(rows, indexes, counts, strict=True))
+        rows = [row for row, _, count in parts for _ in range(count)]
+        indexes = [first + nth for _, first, count in parts for nth in range(count)]
+    return zip(rows, indexes, ids, _reasons_of(columns), _logprobs_of(columns), strict=False)
 
 
-def _one_by_one(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
+def _reasons_of(columns: worker_pb2.TokenColumns) -> Iterator[sampling_pb2.FinishReason]:
+    """One for each token, or for ever."""
+    if not columns.ends:
+        return repeat(GOES_ON)
     ends = {end.at: end.finish_reason for end in columns.ends}
     if not _FINISH_REASONS.issuperset(ends.values()):
         raise ValueError(f"finish reasons {sorted(ends.values())}")
-    logprobs: dict[int, Logprobs] = {
-        told.at: (told.logprob, tuple(zip(told.top_ids, told.top_logprobs, strict=True)))
-        for told in columns.logprobs
-    }
-    counts = columns.counts or repeat(1)
-    ids, at = columns.token_ids, 0
-    for row, index, count in zip(columns.rows, columns.first_indexes, counts, strict=False):
-        for nth in range(count):
-            yield row, index + nth, ids[at], ends.get(at, GOES_ON), logprobs.get(at)
-            at += 1
+    return map(ends.get, range(len(columns.token_ids)), repeat(GOES_ON))
+
+
+def _logprobs_of(columns: worker_pb2.TokenColumns) -> Iterator[Logprobs | None]:
+    """One for each token, or for ever."""
+    if not columns.logprobs:
+        return repeat(None)
+    found = {told.at: (told.logprob, _top_of(told)) for told in columns.logprobs}
+    return map(found.get, range(len(columns.token_ids)))
+
+
+def _top_of(told: worker_pb2.TokenLogprobs) -> Top:
+    ids, values = told.top_ids, told.top_logprobs
+    if len(ids) != len(values):
+        raise ValueError(f"{len(ids)} likeliest tokens, {len(values)} log-probabilities of them")
+    return tuple(zip(ids, values, strict=False))  # `strict` takes half a microsecond more

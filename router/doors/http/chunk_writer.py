@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.types import Scope
-from uvicorn.protocols.http.flow_control import FlowControl
 
 EXTENSION = "twolane.chunks"
 
@@ -21,28 +20,33 @@ def _nothing() -> None:
 
 
 class ChunkWriter:
-    """The writer of one connection. It calls `on_pause` when the transport's buffer is full and
-    `on_resume` when it has room again; do not write in between."""
+    """The writer of one connection, which tells it by `pause` and `resume` when the transport's
+    buffer is full and when it has room again. It calls `on_pause` and `on_resume` then; do not
+    write in between."""
 
-    __slots__ = ("_flow", "_transport", "on_pause", "on_resume")
+    __slots__ = ("_transport", "is_paused", "on_pause", "on_resume")
 
-    def __init__(self, transport: asyncio.Transport, flow: FlowControl) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._flow = flow
+        self.is_paused = False
         self.release()
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self.on_pause()
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self.on_resume()
 
     def release(self) -> None:
         """End the use of the writer by an answer."""
         self.on_pause: Callable[[], None] = _nothing
         self.on_resume: Callable[[], None] = _nothing
 
-    @property
-    def is_paused(self) -> bool:
-        return self._flow.write_paused
-
     def write(self, data: bytes) -> None:
         """Write one chunk, which is not empty. Does nothing if the client has disconnected."""
-        assert not self._flow.write_paused
+        assert not self.is_paused
         if not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 

@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = peer_of(self.client[0] if self.client else "")
-        self._chunks = ChunkWriter(transport, self.flow)
+        self._chunks = ChunkWriter(transport)
         self._has_entered = self._room.try_enter(self)
         if not self._has_entered:
             transport.abort()
@@ -113,11 +113,11 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._chunks.on_pause()
+        self._chunks.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._chunks.on_resume()
+        self._chunks.resume()
 
     def shutdown(self) -> None:
         """The server is stopping: complete requests are answered, others are dropped."""

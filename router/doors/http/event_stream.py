@@ -26,8 +26,10 @@ class EventStream:
     two calls nothing is taken from the deliveries, whose bounds for slow readers apply.
     """
 
+    __slots__ = ("_deliveries", "_end", "_is_blocked", "_reply", "_writer")
+
     def __init__(self, deliveries: Sequence[Delivery], reply: Reply, writer: ChunkWriter) -> None:
-        self._deliveries = deliveries
+        self._deliveries = tuple(deliveries)
         self._reply = reply
         self._writer = writer
         self._is_blocked = False
@@ -51,7 +53,7 @@ class EventStream:
     async def rest(self) -> bytes:
         """Write events as they come. Returns the last ones, when there are no more."""
         for index, delivery in enumerate(self._deliveries):
-            delivery.on_news = partial(self._push, index)
+            delivery.on_news = partial(EventStream._push, self, index)
         self._writer.on_pause, self._writer.on_resume = self._block, self._unblock
         try:
             if not self._writer.is_paused:

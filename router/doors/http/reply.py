@@ -13,12 +13,30 @@ from twolane.router.doors.http.request import StreamOptions
 from twolane.router.requests.piece import Piece
 
 DONE = b"data: [DONE]\n\n"
+_USAGE = (
+    b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
+    b'"prompt_tokens_details":{"cached_tokens":%d}}'
+)
 
 
 class Reply:
     """One or more choices, with a common count of tokens. `created` is Unix time; `n_prompt` is the
     number of tokens of all prompts. `place`, for a single choice, is the number of tokens and bytes
     of text that the client has; with it, events have ids, which are positions."""
+
+    __slots__ = (
+        "_after_choice",
+        "_before_choice",
+        "_choices",
+        "_has_ids",
+        "_head",
+        "_n_cached",
+        "_n_prompt",
+        "_n_running",
+        "_n_text_bytes",
+        "_n_tokens",
+        "_usage_wanted",
+    )
 
     def __init__(
         self,
@@ -34,7 +52,7 @@ class Reply:
         kind = choices[0]
         head = {"id": kind.id_prefix + call_id, "created": created, "model": model}
         chunk_head = msgspec.json.encode({**head, "object": kind.chunk_object_name})
-        self._choices = choices
+        self._choices = tuple(choices)
         self._usage_wanted = usage
         self._head = {**head, "object": kind.object_name}
         self._before_choice = b"data: " + chunk_head[:-1] + b',"choices":['
@@ -70,7 +88,8 @@ class Reply:
         for choice, piece in zip(self._choices, answers, strict=True):
             self._count(piece)
             shown.append(choice.whole(piece))
-        return msgspec.json.encode({**self._head, "choices": shown, "usage": self._usage()})
+        usage = msgspec.Raw(self._usage())
+        return msgspec.json.encode({**self._head, "choices": shown, "usage": usage})
 
     def _end_of_chunk(self) -> bytes:
         if self._usage_wanted.continuous_usage_stats:
@@ -78,7 +97,7 @@ class Reply:
         return self._after_choice
 
     def _end_with_usage(self) -> bytes:
-        return b'],"usage":' + msgspec.json.encode(self._usage()) + b"}\n\n"
+        return b'],"usage":%b}\n\n' % self._usage()
 
     def _count(self, piece: Piece) -> None:
         self._n_tokens += len(piece.token_ids)
@@ -88,13 +107,9 @@ class Reply:
             self._n_running -= 1
             self._n_cached += piece.ledger.cached_tokens
 
-    def _usage(self) -> dict[str, Any]:
-        return {
-            "prompt_tokens": self._n_prompt,
-            "completion_tokens": self._n_tokens,
-            "total_tokens": self._n_prompt + self._n_tokens,
-            "prompt_tokens_details": {"cached_tokens": self._n_cached},
-        }
+    def _usage(self) -> bytes:
+        n_prompt, n_tokens = self._n_prompt, self._n_tokens
+        return _USAGE % (n_prompt, n_tokens, n_prompt + n_tokens, self._n_cached)
 
 
 def event(value: dict[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Tokenize
 
 
 def test_tokens_behind_a_prompt_add_up_to_their_text(tokenizer: Tokenizer) -> None:
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     before = tokenizer.encode("the fox", add_special_tokens=False).ids
     n_before = len(tokenizer.decode(before))
     for text in random_texts(300, seed=2):
@@ -29,12 +29,12 @@ def test_tokens_behind_a_prompt_add_up_to_their_text(tokenizer: Tokenizer) -> No
 
 
 def test_a_word_keeps_its_leading_space(tokenizer: Tokenizer) -> None:
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     assert b" the" in [spell(token) for token in tokenizer.encode("over the").ids]
 
 
 def test_part_of_a_character_is_its_bytes(tokenizer: Tokenizer) -> None:
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     spelled = [spell(token) for token in tokenizer.encode("𠮷").ids]
     assert b"".join(spelled).endswith("𠮷".encode())
     assert b"\xa0" in spelled
@@ -43,21 +43,21 @@ def test_part_of_a_character_is_its_bytes(tokenizer: Tokenizer) -> None:
 def test_a_special_token_is_its_name_and_an_id_beyond_the_vocabulary_nothing(
     tokenizer: Tokenizer,
 ) -> None:
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     for token_id, token in tokenizer.get_added_tokens_decoder().items():
         assert spell(token_id) == token.content.encode()
     assert spell(tokenizer.get_vocab_size() + 7) == b""
 
 
 def test_every_token_of_a_vocabulary_has_bytes(tokenizer: Tokenizer) -> None:
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     assert all(spell(token) for token in range(tokenizer.get_vocab_size()))
 
 
 @pytest.mark.parametrize("kind", BYTE_FALLBACK)
 def test_each_of_the_256_byte_tokens_is_its_byte(kind: str, tmp_path: Path) -> None:
     tokenizer = write_tokenizer(tmp_path, kind)
-    spell = TokenBytes(tokenizer).of
+    spell = TokenBytes(tokenizer).__getitem__
     for value in range(256):
         token_id = tokenizer.token_to_id(f"<0x{value:02X}>")
         assert token_id is not None

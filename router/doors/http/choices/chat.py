@@ -15,6 +15,15 @@ class ChatMessage(Choice):
     """The assistant's message. There is no chunk before there is a token: the role goes on the
     first one, which without log-probabilities, token ids and counts is the first that has text."""
 
+    __slots__ = (
+        "_before_text",
+        "_each_token",
+        "_has_role",
+        "_has_text_alone",
+        "_logprobs",
+        "_token_bytes",
+    )
+
     id_prefix = "chatcmpl-"
     object_name = "chat.completion"
     chunk_object_name = "chat.completion.chunk"

@@ -23,6 +23,8 @@ to_json = msgspec.json.Encoder().encode
 class Choice(ABC):
     """Either `whole` once, or `chunk` for each piece of the answer in turn."""
 
+    __slots__ = ("_index", "_token_ids")
+
     # what the call's whole answer is
     id_prefix: ClassVar[str]
     object_name: ClassVar[str]

@@ -14,6 +14,8 @@ from twolane.router.requests.piece import Piece
 class Completion(Choice):
     """A chunk is as the whole: text, and what stands beside it."""
 
+    __slots__ = ("_before_text", "_logprobs")
+
     id_prefix = "cmpl-"
     object_name = chunk_object_name = "text_completion"
 
@@ -22,7 +24,6 @@ class Completion(Choice):
     ) -> None:
         super().__init__(index, asked)
         self._logprobs = None if asked.logprobs is None else Logprobs(token_bytes)
-        self._has_text_alone = self._logprobs is None and not self._token_ids
         self._before_text = b'{"index":%d,"finish_reason":null,"text":' % index
 
     def skip(self, token_ids: Sequence[int]) -> None:
@@ -32,9 +33,10 @@ class Completion(Choice):
     def chunk(self, piece: Piece) -> bytes | None:
         if not (piece.token_ids or piece.text or piece.finish_reason):
             return None
-        if self._has_text_alone and not piece.finish_reason:  # nearly every one
-            return self._before_text + to_json(piece.text) + b',"logprobs":null}'
-        return to_json(self.whole(piece))
+        if piece.finish_reason or self._token_ids:
+            return to_json(self.whole(piece))
+        logprobs = b"null" if self._logprobs is None else to_json(self._logprobs.of(piece))
+        return b'%b%b,"logprobs":%b}' % (self._before_text, to_json(piece.text), logprobs)
 
     def whole(self, piece: Piece) -> dict[str, Any]:
         choice = self._entry(piece)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twolane.router.requests.piece import Piece
@@ -16,9 +16,11 @@ class Logprobs:
     """Those of completions, of one answer. `token_bytes` spells a token; tokens of the same text
     share one entry of the likeliest, as they do there."""
 
+    __slots__ = ("_n_chars", "_part", "_token_bytes")
+
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._part = b""  # of a character, whose other bytes are to come
         self._n_chars = 0
 
     def of(self, piece: Piece) -> dict[str, list[Any]]:
@@ -28,34 +30,39 @@ class Logprobs:
         made of several tokens is the text of the last, the others have none. Only special tokens
         are named here and have no text in the answer.
         """
-        shown: dict[str, list[Any]] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
-        }
-        for token_id, logprob, top in _tokens(piece):
-            text = self._decoder.decode(self._token_bytes(token_id))
-            likeliest = {
-                self._alone(other_id): its_logprob
-                for other_id, its_logprob in top
-                if other_id != token_id
-            }
-            shown["tokens"].append(text)
-            shown["token_logprobs"].append(logprob)
-            shown["top_logprobs"].append({**likeliest, text: logprob})
-            shown["text_offset"].append(self._n_chars)
+        texts, values, likeliest, offsets = [], [], [], []
+        spelled, known = self._token_bytes, piece.logprobs
+        for index, token_id in enumerate(piece.token_ids, piece.first_index):
+            logprob, top = known.get(index, _UNKNOWN)
+            text = self._text(token_id)
+            by_text = {}
+            for other_id, its_logprob in top:
+                if other_id != token_id:  # of others, part of a character is U+FFFD
+                    by_text[spelled(other_id).decode(errors="replace")] = its_logprob
+            by_text[text] = logprob
+            texts.append(text)
+            values.append(logprob)
+            likeliest.append(by_text)
+            offsets.append(self._n_chars)
             self._n_chars += len(text)
-        return shown
+        return {
+            "tokens": texts,
+            "token_logprobs": values,
+            "top_logprobs": likeliest,
+            "text_offset": offsets,
+        }
 
     def skip(self, token_ids: Sequence[int]) -> None:
         """Skip tokens that were shown before."""
         for token_id in token_ids:
-            self._n_chars += len(self._decoder.decode(self._token_bytes(token_id)))
+            self._n_chars += len(self._text(token_id))
 
-    def _alone(self, token_id: int) -> str:
-        """The text of a token that was not chosen; part of a character is U+FFFD."""
-        return self._token_bytes(token_id).decode(errors="replace")
+    def _text(self, token_id: int) -> str:
+        """The text of the next token of the answer."""
+        spelled = self._part + self._token_bytes(token_id)
+        text, n_bytes = codecs.utf_8_decode(spelled, "replace", False)
+        self._part = spelled[n_bytes:]
+        return text
 
 
 def chat_logprobs(piece: Piece, token_bytes: Callable[[int], bytes]) -> list[dict[str, Any]]:
@@ -67,13 +74,10 @@ def chat_logprobs(piece: Piece, token_bytes: Callable[[int], bytes]) -> list[dic
         text = spelled.decode(errors="replace")
         return {"token": text, "logprob": logprob, "bytes": list(spelled)}
 
-    return [
-        {**entry(token_id, logprob), "top_logprobs": [entry(*each) for each in top]}
-        for token_id, logprob, top in _tokens(piece)
-    ]
-
-
-def _tokens(piece: Piece) -> Iterator[tuple[int, float, Top]]:
-    """Each with its log-probability and the likeliest ones'."""
+    shown = []
     for index, token_id in enumerate(piece.token_ids, piece.first_index):
-        yield token_id, *piece.logprobs.get(index, _UNKNOWN)
+        logprob, top = piece.logprobs.get(index, _UNKNOWN)
+        of_token = entry(token_id, logprob)
+        of_token["top_logprobs"] = [entry(*each) for each in top]
+        shown.append(of_token)
+    return shown

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.router.http.asking import PATH, http_cluster
 from tests.router.tokenizer_kinds import random_texts, write_tokenizer
+from twolane.router.doors.http.choices.choice import to_json
+from twolane.router.doors.http.choices.completion import Completion
 from twolane.router.doors.http.choices.logprobs import Logprobs
+from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.requests.piece import Piece
 from twolane.router.text.codec import TextCodec
 
@@ -35,6 +39,16 @@ def test_the_chosen_token_has_one_name_in_both_lists() -> None:
     shown = Logprobs(spelled.__getitem__).of(piece_of([1], t1=-0.5, t2=-1.5, t3=-2.5))
     assert shown["tokens"] == [""]
     assert shown["top_logprobs"] == [{"": -0.5, "\ufffd": -1.5, " a": -2.5}]
+
+
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 2}])
+def test_an_event_of_a_token_has_the_bytes_of_a_whole_answer_of_it(asked: dict[str, int]) -> None:
+    request = parse_completion(msgspec.json.encode({"prompt": [1], **asked}), max_prompts=1)
+    spelled = {1: b' "so"\n', 2: b"\xf0\x9f", 3: b" a"}
+    stream, whole = (Completion(request, spelled.__getitem__, 4) for _ in range(2))
+    for token_id, text in ((1, ' "so"\n'), (2, ""), (3, "\ufffd a")):
+        piece = piece_of([token_id], t1=-0.1, t2=-1e-7, t3=-12.5)._replace(text=text)
+        assert stream.chunk(piece) == to_json(whole.whole(piece))
 
 
 def test_tokens_of_a_text_add_up_to_it(codec: TextCodec) -> None:

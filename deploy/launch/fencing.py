@@ -24,7 +24,7 @@ GONE = "gone"  # a value of WorkerStatus.state
 UP = "up"  # a value of HostStatus.state
 AWAY = "away"  # another
 OFF = "C"  # class of proof: the host was switched off
-_MOST_A_LOOK_S = 5.0  # that one look adds: a call's time, the pause between two, and as much again
+_MOST_A_LOOK_S = 5.0  # that one look adds: a call's time, the pause between two, and some more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,31 +41,43 @@ class FencingConfig:
 
 
 class HungRouters:
-    """Routers that run and answer nothing. One that refuses calls is not hung: it starts or stops,
-    or the fault is the caller's. Only time in which this process looked on counts: a machine that
-    was paused is no router's silence. `routers` returns those that run; `kill` ends one, and is
-    told why."""
+    """Routers that run and answer nothing any more. One that refuses calls is not hung: it starts
+    or stops, or the fault is the caller's. Nor is one that has never answered: calls may not get
+    through to it. Only time in which this process looked on counts: a machine that was paused is no
+    router's silence. `routers` returns those that run; `in_reach`: whether one's host answers, for
+    else it may be the host that is silent; `kill` ends a router, and is told why."""
 
     def __init__(
         self,
         config: FencingConfig,
         routers: Callable[[], Sequence[Handle]],
+        in_reach: Callable[[Handle], bool],
         kill: Callable[[Handle, str], Coroutine[None, None, None]],
     ) -> None:
         self._config = config
         self._routers = routers
+        self._in_reach = in_reach
         self._kill = kill
         self._looked_at: float | None = None
+        self._heard: set[tuple[str, int, int]] = set()  # incarnations that have answered
         self._silent_s: dict[tuple[str, int, int], float] = {}  # by incarnation
         self._killing: dict[tuple[str, int, int], asyncio.Task[None]] = {}
 
-    def look(self, silent: Collection[str], tasks: asyncio.TaskGroup) -> None:
-        """`silent`: the routers that let the last call's time pass. Kill who must be, as a
-        task."""
+    def look(
+        self, answering: Collection[str], silent: Collection[str], tasks: asyncio.TaskGroup
+    ) -> None:
+        """`answering`: the routers that answered the last call; `silent`: those that let its time
+        pass. Kill who must be, as a task."""
         now = asyncio.get_running_loop().time()
         before = now if self._looked_at is None else self._looked_at
         passed_s, self._looked_at = min(now - before, _MOST_A_LOOK_S), now
-        running = {its.key: its for its in self._routers() if its.name in silent}
+        here = {its.key: its for its in self._routers()}
+        self._heard = {key for key in here if key in self._heard or here[key].name in answering}
+        running = {
+            key: here[key]
+            for key in self._heard
+            if here[key].name in silent and self._in_reach(here[key])
+        }
         # The first silent call adds nothing: it may have begun just before the router did not run.
         self._silent_s = {
             key: self._silent_s[key] + passed_s if key in self._silent_s else 0.0 for key in running
@@ -101,8 +113,7 @@ class Fencing:
         self._fencing: dict[int, asyncio.Task[None]] = {}
         self._off_reported: set[int] = set()  # epochs of class C that the router knows of
         self._silent: set[str] = set()  # hosts already reported as lost
-        self._routers = routers
-        self._hung_routers = HungRouters(config, self._routers_in_reach, self.kill)
+        self._hung_routers = HungRouters(config, routers, self._is_in_reach, self.kill)
 
     def proven_dead(self, epoch: int) -> None:
         """Record a worker's death for the router. On hosts with agents, the agents report it."""
@@ -116,11 +127,13 @@ class Fencing:
         client: RouterClients,
         seen: Sequence[cluster_pb2.WorkerStatus],
         tasks: asyncio.TaskGroup,
+        answering: Collection[str] = (),
         silent: Collection[str] = (),
     ) -> None:
         """Fence whoever must be, as a task; `seen` is what routers know of workers now, and
-        `silent` are those that let the call's time pass. Raises `DeposedError`."""
-        self._hung_routers.look(silent, tasks)
+        `answering` and `silent` are routers as `HungRouters` takes them. Raises
+        `DeposedError`."""
+        self._hung_routers.look(answering, silent, tasks)
         # a worker that is gone sends no reports, and its last one is old
         members = [member for member in seen if member.state != GONE]
         wanted = {epoch for member in members for epoch in member.load.fence_wanted}
@@ -133,12 +146,11 @@ class Fencing:
                 self._fencing[handle.epoch] = tasks.create_task(fence)
         await self._report(client, wanted)
 
-    def _routers_in_reach(self) -> list[Handle]:
-        """Those on hosts that answer: who cannot reach a host says nothing of its routers."""
+    def _is_in_reach(self, router: Handle) -> bool:
         if self._hosts is None:
-            return [*self._routers()]
-        up = {host.name for host in self._hosts.hosts() if host.state == UP}
-        return [its for its in self._routers() if its.host_name in up]
+            return True
+        up = [host.name for host in self._hosts.hosts() if host.state == UP]
+        return router.host_name in up
 
     async def kill(self, handle: Handle, why: str) -> None:
         """Kill one process. The task that waits for it reports its end."""

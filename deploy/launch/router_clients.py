@@ -37,7 +37,8 @@ class Look:
     traffic: dict[str, cluster_pb2.Traffic] = field(default_factory=dict)  # by router
     everywhere: frozenset[int] = frozenset()  # epochs that every router that answers calls alive
     proven: frozenset[int] = frozenset()  # epochs that were lost, and whose end a router can prove
-    silent: frozenset[str] = frozenset()  # the routers that let the call's time pass
+    answering: frozenset[str] = frozenset()  # the routers that answer
+    silent: frozenset[str] = frozenset()  # those that let the call's time pass
 
 
 class RouterClients:
@@ -95,8 +96,16 @@ class RouterClients:
         }
         everywhere = alive_everywhere([its for its in answers if its is not None])
         proven = frozenset(epoch for its in answers if its is not None for epoch in its.proven)
-        silent = frozenset(client.name for client in self._clients if client.is_silent)
-        return Look([*best.values()], acts, bool(heard), traffic, everywhere, proven, silent)
+        return Look(
+            [*best.values()],
+            acts,
+            bool(heard),
+            traffic,
+            everywhere,
+            proven,
+            answering=frozenset(client.name for client in answering),
+            silent=frozenset(client.name for client in self._clients if client.is_silent),
+        )
 
     async def drain(self, request: cluster_pb2.DrainWorkerRequest) -> str:
         """By the first router that can: the worker tells the others. What takes it back is for all

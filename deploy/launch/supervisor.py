@@ -342,7 +342,7 @@ class Supervisor:
             self._news.heard()
         else:
             self._news.tell_again()
-        await self._fencing.look(client, seen.workers, tasks, seen.silent)
+        await self._fencing.look(client, seen.workers, tasks, seen.answering, seen.silent)
         await self._pools.look(seen.workers, hosts, seen.everywhere)
         if self._scaler is not None:
             self._scaler.note(now, seen.workers, seen.traffic)

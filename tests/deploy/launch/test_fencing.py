@@ -87,6 +87,7 @@ class Scene:
     def __init__(self) -> None:
         self.router, self.launcher = Router(), SilentLauncher()
         self.events: list[Event] = []
+        self.answering_routers: list[str] = []
         self.silent_routers: list[str] = []
         self.fencing = Fencing(
             FencingConfig(lost_s=30.0),
@@ -112,8 +113,8 @@ async def fence(scene: Scene) -> None:
         while True:
             await asyncio.sleep(1.0)
             seen = await scene.router.workers(scene.fencing.hosts())
-            silent = scene.silent_routers
-            await scene.fencing.look(scene.router, seen, tasks, silent)  # type: ignore[arg-type]
+            said = (scene.answering_routers, scene.silent_routers)
+            await scene.fencing.look(scene.router, seen, tasks, *said)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -180,13 +181,14 @@ class Looks:
         self.running = list(ROUTERS)
         self.killed: list[tuple[int, str]] = []  # pids
         config = FencingConfig(hung_router_s=30.0)
-        self._hung = HungRouters(config, lambda: self.running, self._kill)
+        self._hung = HungRouters(config, lambda: self.running, lambda router: True, self._kill)
 
     async def look(self, silent: Collection[str], times: int = 1, every_s: float = 3.0) -> None:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(times):
                 await asyncio.sleep(every_s)
-                self._hung.look(silent, tasks)
+                answering = {its.name for its in self.running} - {*silent}
+                self._hung.look(answering, silent, tasks)
 
     async def _kill(self, handle: Handle, why: str) -> None:
         self.killed.append((handle.pid, why))
@@ -203,8 +205,13 @@ def test_router_that_answers_nothing_for_long_is_killed_once() -> None:
         runner.run(looks.look({"router-0"}, 5))
         assert looks.killed == [(0, "it runs, but has answered nothing for 30 s")]
         looks.running.append(REBORN)
+        runner.run(looks.look({"router-0"}, 40))
+        assert len(looks.killed) == 1, "calls may not get through to one that never answered"
+        runner.run(looks.look(()))
         runner.run(looks.look({"router-0"}, 10))
-        assert len(looks.killed) == 1, "the next one has its own time"
+        assert len(looks.killed) == 1, "it has its own time"
+        runner.run(looks.look({"router-0"}, 5))
+        assert [pid for pid, _ in looks.killed] == [0, 2]
 
 
 def test_router_that_answers_between_is_not_killed() -> None:
@@ -232,8 +239,10 @@ def test_pause_of_the_supervisor_is_no_silence_of_a_router() -> None:
 def test_silent_router_is_killed_only_where_its_host_answers(scene: Scene) -> None:
     """Its host's may be the whole silence, and a fence of a silent host switches it off."""
     scene.router.add(7)
-    scene.silent_routers = ["router-1"]
+    scene.answering_routers = ["router-1"]
     with running(scene) as runner:
+        runner.run(asyncio.sleep(3))
+        scene.answering_routers, scene.silent_routers = [], ["router-1"]
         runner.run(asyncio.sleep(60))
         assert scene.launcher.tried == 0
         scene.launcher.state = "up"

@@ -40,7 +40,7 @@ class KnownRouters:
 
     def announced_doors(self, now: float) -> list[str]:
         """As `client_doors`, for clients; empty while this router has just started and knows no
-        other, because a client that knows of one router does not look for another."""
+        other, because a client that knows of one router looks for another for a short time only."""
         doors = self.client_doors()
         return doors if len(doors) > 1 or now >= self.settled_at else []
 

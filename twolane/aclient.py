@@ -23,6 +23,8 @@ from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2
 from twolane.values import Completion, Model
 
+_LEAST_SHARE_S = 2.0  # of a short call's time, for each router in turn
+
 
 class AsyncClient:
     """Connects to every router of a cluster and runs any number of requests at once, on one event
@@ -93,7 +95,7 @@ class AsyncClient:
         request = inference_pb2.CancelRequest(request_id=request_id)
         lost: UnavailableError | DeadlineError | None = None
         doors, bound_s = [*self._doors.all], self._config.call_timeout_s
-        for door, within_s in zip(doors, _shares(bound_s, len(doors)), strict=True):
+        for door, within_s in zip(doors, _shares(bound_s, len(doors)), strict=False):
             try:  # it may run at any router
                 response = await self._call("Cancel", request, door, within_s)
             except (UnavailableError, DeadlineError) as error:
@@ -193,11 +195,14 @@ class AsyncClient:
 
 
 def _shares(bound_s: float, n: int) -> Iterator[float]:
-    """The time of each of `n` calls in turn: an equal part of what is left of `bound_s`."""
+    """The time of each of at most `n` calls in turn: an equal part of what is left of `bound_s`,
+    but not so little that no router could answer."""
     clock = asyncio.get_running_loop().time
     end = clock() + bound_s
     for n_left in range(n, 0, -1):
-        yield max(0.0, end - clock()) / n_left
+        left_s = end - clock()
+        if left_s > 0.0:
+            yield min(left_s, max(left_s / n_left, _LEAST_SHARE_S))
 
 
 async def _first_of(works: Sequence[Awaitable[None]]) -> None:

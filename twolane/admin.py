@@ -10,7 +10,7 @@ It connects to the unix socket that `twolane up` shows, which only the cluster's
 from __future__ import annotations
 
 import os
-import select
+import selectors
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -171,16 +171,19 @@ def _first_to_speak(paths: Sequence[Path]) -> Path:
     if len(paths) == 1:
         return paths[0]
     with ExitStack() as stack:
-        probes: dict[socket.socket, Path] = {}
+        probes = stack.enter_context(selectors.DefaultSelector())
         for path in paths:
             probe = stack.enter_context(socket.socket(socket.AF_UNIX))
+            probe.settimeout(_SPEAKS_WITHIN_S)
             try:
                 probe.connect(str(path))
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended meanwhile, or takes no connection any more
                 continue
-            probes[probe] = path
-        speaking, _, _ = select.select([*probes], [], [], _SPEAKS_WITHIN_S)
-        return min([probes[probe] for probe in speaking], default=paths[0])
+            probes.register(probe, selectors.EVENT_READ, path)
+        if not probes.get_map():
+            return paths[0]
+        speaking = [key.data for key, _ in probes.select(_SPEAKS_WITHIN_S)]
+        return min(speaking, default=paths[0])
 
 
 def _is_ours(path: Path) -> bool:
@@ -192,8 +195,11 @@ def _is_ours(path: Path) -> bool:
 
 def _is_listened_at(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_SPEAKS_WITHIN_S)
         try:
             probe.connect(str(path))
+        except (BlockingIOError, TimeoutError):  # it takes no more connections
+            return True
         except OSError:
             return False
     return True

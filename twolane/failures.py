@@ -92,7 +92,7 @@ def explain(
 
 _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 # gRPC's words of a peer whose machine takes connections, and that sends nothing.
-_SILENCE = ("before receiving SETTINGS", "ping timeout", "keepalive")
+_SILENCE = ("before receiving SETTINGS",)
 
 
 def _too_large(said: str) -> TwolaneError:

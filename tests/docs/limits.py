@@ -63,6 +63,7 @@ OTHERS = (
     (records, "RECORD_BYTES", "a record of an encrypted page lane", "closed"),
     (multiplex, "WINDOW_TOKENS", "unread tokens of an answer on an SDK's stream", "it waits"),
     (resuming, "LOST_S", "an SDK's answer without a router", "UnavailableError"),
+    (resuming, "RESTART_S", "the same, of a cluster with one router", "UnavailableError"),
     (link, "MAX_UNSENT_MESSAGES", "messages that a peer is behind", "its stream is closed"),
     (link, "MAX_UNSENT_BYTES", "bytes that a peer is behind, of several messages", "the same"),
     (secret, "MIN_SECRET_CHARS", "characters of a cluster's secret, at least", "the start fails"),

@@ -26,7 +26,7 @@ from twolane.rpc.errors import from_rpc_error, is_of_router
 from twolane.v1 import inference_pb2
 
 LOST_S = 30.0  # how long an answer may be without a router
-RESTART_S = 10.0  # the same, of the only router: workers keep rows for so long (`--grace-s`)
+RESTART_S = 10.0  # the same, where only one is known, which may be started again
 FRESH_S = 5.0  # the same, while it is not known whether other routers share the port
 TELL_S = 1.5  # after which it is logged that no router answers
 _PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0

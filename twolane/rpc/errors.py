@@ -101,9 +101,14 @@ def from_rpc_error(error: grpc.RpcError) -> errors.TwolaneError:
     return _ERROR_OF_REASON.get(info.reason, _ERROR_OF[code])(text, metadata=metadata)
 
 
-def is_of_router(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a router has said this, and not gRPC of a connection."""
-    return bool(_details(cast(grpc.Call, error)))
+def is_of_router(error: grpc.RpcError) -> bool:
+    """Whether a router has said this, and not gRPC or a proxy of a connection."""
+    info = error_details_pb2.ErrorInfo()
+    return any(
+        detail.Unpack(info) and info.domain == DOMAIN
+        for detail in _details(cast(grpc.Call, error))
+        if detail.Is(info.DESCRIPTOR)
+    )
 
 
 def _details(call: grpc.Call) -> Sequence[any_pb2.Any]:

@@ -65,7 +65,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "context_show": ("context show staging",),
 }
 ITSELF: dict[str, click.Command] = {"up": launcher_up, "plan": planner}  # what the command becomes
-PLAIN = ENVIRONMENTS.keys() - {"json"}
+PLAIN = [name for name in ENVIRONMENTS if name != "json"]
 # A conversation, whose answers programs get from `generate`; and a program of the shell.
 WITHOUT_JSON = {"chat", "completion"}
 TYPED = {"chat": "Once upon a time\n/quit\n"}

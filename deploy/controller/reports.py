@@ -1,8 +1,9 @@
 """Adds up what routers and workers report, into the signals that pools are sized by.
 
 Their counters begin at zero with each process, and go on while a controller is away: what counts is
-by how much each has grown since it was seen last. The first report of each counts as nothing: it
-may have run for long before this controller heard it.
+by how much each has grown since it was seen last. The first report of a router counts as nothing,
+nor does that of a worker at the first look that shows any: they may have run for long before this
+controller heard them. A worker that joins later has just started, and counts from zero.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Reports:
         self._last: dict[str, dict[str, float]] = {}
         self._totals: dict[str, float] = dict.fromkeys((*_COUNTED, "written"), 0.0)
         self._to_compute = 0.0  # prompt tokens that arrived and were not cached; never falls
+        self._has_looked = False  # and seen a router or a worker
         self._recent: deque[tuple[float, float, float]] = deque()  # (time, answers, held)
         self.signals = Signals()
         self.waiting = 0  # requests that no worker has yet
@@ -51,7 +53,8 @@ class Reports:
         tokens that each row got)."""
         before = self._totals["answers"], self._totals["held"]
         for name, its in traffic.items():
-            grown = self._grown(f"router {name}", {key: getattr(its, key) for key in _COUNTED})
+            counts = {key: getattr(its, key) for key in _COUNTED}
+            grown = self._grown(f"router {name}", counts, at_first=counts)
             for key in _COUNTED:
                 self._totals[key] += grown[key]
         # What is cached is known when a prompt gets a worker, maybe long after it arrived. It is
@@ -61,6 +64,7 @@ class Reports:
         alive = [its for its in workers if its.state in _SERVES]
         for worker in alive:
             self._learn(worker, on_prefill, on_decode)
+        self._has_looked = self._has_looked or bool(alive or traffic)
         answers, held = self._totals["answers"] - before[0], self._totals["held"] - before[1]
         if answers:
             self._recent.append((now, answers, held))
@@ -79,9 +83,9 @@ class Reports:
         self, worker: cluster_pb2.WorkerStatus, on_prefill: Step, on_decode: DecodeStep
     ) -> None:
         done = worker.load.done
-        got = self._grown(
-            f"epoch {worker.worker.epoch}", {key: getattr(done, key) for key in _DONE}
-        )
+        counts = {key: getattr(done, key) for key in _DONE}
+        at_first = {} if self._has_looked else counts
+        got = self._grown(f"epoch {worker.worker.epoch}", counts, at_first)
         written = got["decode_tokens"] or got["decode_rows"]
         self._totals["written"] += written
         if (steps := got["prefill_steps"]) and got["prefill_s"] > 0:
@@ -94,8 +98,10 @@ class Reports:
             for _ in range(int(min(steps, _MOST_REPEATS))):
                 on_decode(max(1, round(mean[0])), round(mean[1]), took_s, each)
 
-    def _grown(self, whose: str, counts: dict[str, float]) -> dict[str, float]:
-        last = self._last.get(whose, counts)
+    def _grown(
+        self, whose: str, counts: dict[str, float], at_first: dict[str, float]
+    ) -> dict[str, float]:
+        last = self._last.get(whose, at_first)
         self._last[whose] = counts
         if any(counts[key] < last.get(key, 0) for key in counts):  # a process that began anew
             last = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from functools import partial
@@ -107,7 +108,8 @@ def _at_launcher(
     if act.dry_run and as_json:
         print_message(acts_pb2.ActResponse(changes=[change], dry_run=True))
         return
-    if not confirm(f"{change.subject}: {change.after}", yes=yes, dry_run=act.dry_run):
+    what = f"{change.subject}{':' * bool(host)} {change.after}"
+    if not confirm(what, yes=yes, dry_run=act.dry_run):
         return
     with ControllerClient(endpoint) as controller:
         if host:
@@ -116,7 +118,9 @@ def _at_launcher(
             with telling(lambda: f"no proof yet that {worker_id} has ended"):
                 proof = controller.fence(str(worker_id))
     if as_json:
-        print_message(acts_pb2.ActResponse(changes=[change], proof=proof))
+        found = re.search(r"proof of class ([ABC])\b", proof)
+        its_class = found[1] if found else ""
+        print_message(acts_pb2.ActResponse(changes=[change], proof=proof, proof_class=its_class))
         return
     click.echo(proof)
 

@@ -13,7 +13,6 @@ from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.observer import ObserverConfig
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.controller.reconcile import Phase, Seen, View, next_desired, roles_of
-from twolane.deploy.controller.reports import Reports
 from twolane.deploy.controller.scaler import Scaler
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -352,35 +351,3 @@ def test_prompts_that_turn_out_to_be_cached_are_taken_off_later_ones() -> None:
     assert town.scaler._reports.signals.prompt_tokens == before
     town.run(10, prompts=1000, answers=10, per_s=10)
     assert town.scaler._reports.signals.prompt_tokens == before + 50_000
-
-
-@pytest.mark.parametrize(("told", "each"), [(300, 1.5), (0, 1.0)])
-def test_tokens_count_as_rows_got_them_or_one_each_where_a_worker_counts_rows_alone(
-    told: int, each: float
-) -> None:
-    reports, steps = Reports(kv_tokens=1), []
-    done = worker_pb2.WorkDone()
-    status = cluster_pb2.WorkerStatus(state="alive", load=worker_pb2.LoadReport(done=done))
-    for _ in range(2):
-        reports.note(0.0, [status], {}, lambda *_: None, lambda *step: steps.append(step))
-        done = status.load.done
-        done.decode_steps, done.decode_rows, done.decode_context = 4, 200, 8_000
-        done.decode_s, done.decode_tokens = 0.04, told
-    assert steps == [(50, 2_000, pytest.approx(0.01), each)] * 4
-    assert reports.signals.output_tokens == 200 * each
-
-
-def test_what_a_router_has_counted_before_it_was_heard_is_no_burst() -> None:
-    """It started before the controller, and did not answer its first looks."""
-    reports = Reports(kv_tokens=1)
-
-    def hears(**traffic: int) -> int:
-        told = {name: cluster_pb2.Traffic(prompt_tokens=n) for name, n in traffic.items()}
-        reports.note(0.0, [], told, lambda *_: None, lambda *_: None)
-        return reports.signals.prompt_tokens
-
-    assert hears(one=5_000) == 0
-    assert hears(one=5_100) == 100
-    assert hears(one=5_200, late=9_000_000) == 200
-    assert hears(one=5_200, late=9_000_050) == 250
-    assert hears(one=5_200, late=30) == 280, "it has begun anew since"

@@ -17,6 +17,7 @@ from tests.twolane.ops.scripted_admin import ScriptedAdmin
 from tests.twolane.ops.test_golden_output import COMMANDS
 from twolane.admin import AdminClient
 from twolane.cli.app import app
+from twolane.cli.controller import ControllerClient
 from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.deploy.cli.down_command import down as down_elsewhere
@@ -212,12 +213,34 @@ def test_a_fence_without_routers_here_goes_to_the_launcher(
         launcher.bind(str(folder / CONTROLLER_SOCKET_NAME))
         launcher.listen()
         shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
-        assert shown.output == "this would be done:\n  decode-0: is killed, and started again\n"
+        assert shown.output == "this would be done:\n  decode-0 is killed, and started again\n"
         shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run", "--json"])
         assert json.loads(shown.output)["changes"][0]["after"] == "is killed, and started again"
         (folder / "admin.sock").symlink_to(door.admin.removeprefix("unix:"))
         shown = CliRunner().invoke(app, ["fence", "decode-0", "--dry-run"])
         assert "decode-0: runs on node-b > is killed, and started again" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("proof", "its_class"),
+    [
+        ("decode-0 was killed by SIGKILL (proof of class A)", "A"),
+        ("decode-0's host has booted since (proof of class B)", "B"),
+        ("node-b is off: proof of class C", "C"),
+        ("decode-0 has ended", ""),
+    ],
+)
+def test_a_fence_at_the_launcher_asks_in_a_sentence_and_tells_the_class_of_its_proof(
+    proof: str, its_class: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
+    monkeypatch.setattr(ControllerClient, "fence", lambda *_: proof)
+    socket_path = f"unix:{tmp_path / CONTROLLER_SOCKET_NAME}"
+    arguments = ["fence", "decode-0", "--json", "--endpoint", socket_path]
+    done = CliRunner().invoke(app, arguments, input="y\n")
+    assert done.stderr.startswith("decode-0 is killed, and started again\nDo that?")
+    told = json.loads(done.stdout[done.stdout.index("{") :])
+    assert (told["proof"], told["proof_class"]) == (proof, its_class)
 
 
 def test_down_of_other_hosts_tells_programs_so_too(

@@ -95,8 +95,13 @@ class AsyncClient:
         request = inference_pb2.CancelRequest(request_id=request_id)
         lost: UnavailableError | DeadlineError | None = None
         doors, bound_s = [*self._doors.all], self._config.call_timeout_s
-        for door, within_s in zip(doors, _shares(bound_s, len(doors)), strict=False):
-            try:  # it may run at any router
+        shares = _shares(bound_s, len(doors))
+        for door in doors:  # it may run at any router
+            within_s = next(shares, None)
+            if within_s is None:
+                lost = lost or DeadlineError(f"not every router answered within {bound_s:g} s")
+                break
+            try:
                 response = await self._call("Cancel", request, door, within_s)
             except (UnavailableError, DeadlineError) as error:
                 lost = error  # another router may find it all the same
@@ -198,11 +203,11 @@ def _shares(bound_s: float, n: int) -> Iterator[float]:
     """The time of each of at most `n` calls in turn: an equal part of what is left of `bound_s`,
     but not so little that no router could answer."""
     clock = asyncio.get_running_loop().time
-    end = clock() + bound_s
+    end, least_s = clock() + bound_s, min(_LEAST_SHARE_S, bound_s / min(n, 2))
     for n_left in range(n, 0, -1):
         left_s = end - clock()
         if left_s > 0.0:
-            yield min(left_s, max(left_s / n_left, _LEAST_SHARE_S))
+            yield min(left_s, max(left_s / n_left, least_s))
 
 
 async def _first_of(works: Sequence[Awaitable[None]]) -> None:

@@ -2,8 +2,8 @@
 
 Their counters begin at zero with each process, and go on while a controller is away: what counts is
 by how much each has grown since it was seen last. The first report of a router counts as nothing,
-nor does that of a worker at the first look that shows any: they may have run for long before this
-controller heard them. A worker that joins later has just started, and counts from zero.
+and so does that of a worker which has worked for longer than this controller looks: they have run
+before it heard them. Other workers are new, and count from zero.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Reports:
         self._last: dict[str, dict[str, float]] = {}
         self._totals: dict[str, float] = dict.fromkeys((*_COUNTED, "written"), 0.0)
         self._to_compute = 0.0  # prompt tokens that arrived and were not cached; never falls
-        self._has_looked = False  # and seen a router or a worker
+        self._began_s: float | None = None  # when a router or a worker was first seen
         self._recent: deque[tuple[float, float, float]] = deque()  # (time, answers, held)
         self.signals = Signals()
         self.waiting = 0  # requests that no worker has yet
@@ -54,17 +54,21 @@ class Reports:
         before = self._totals["answers"], self._totals["held"]
         for name, its in traffic.items():
             counts = {key: getattr(its, key) for key in _COUNTED}
-            grown = self._grown(f"router {name}", counts, at_first=counts)
+            last = self._last.get(f"router {name}", counts)
+            if any(counts[key] < last[key] for key in counts):  # a process that began anew
+                last = dict.fromkeys(counts, 0.0)
+            self._last[f"router {name}"] = counts
             for key in _COUNTED:
-                self._totals[key] += grown[key]
+                self._totals[key] += counts[key] - last[key]
         # What is cached is known when a prompt gets a worker, maybe long after it arrived. It is
         # taken off the prompts that come afterwards: a rate of arrivals is never negative.
         arrived = self._totals["prompt_tokens"] - self._totals["cached_tokens"]
         self._to_compute = max(self._to_compute, arrived)
         alive = [its for its in workers if its.state in _SERVES]
         for worker in alive:
-            self._learn(worker, on_prefill, on_decode)
-        self._has_looked = self._has_looked or bool(alive or traffic)
+            self._learn(now, worker, on_prefill, on_decode)
+        if self._began_s is None and (alive or traffic):
+            self._began_s = now
         answers, held = self._totals["answers"] - before[0], self._totals["held"] - before[1]
         if answers:
             self._recent.append((now, answers, held))
@@ -80,12 +84,21 @@ class Reports:
         return sum(held for _, _, held in self._recent) / answers if answers else None
 
     def _learn(
-        self, worker: cluster_pb2.WorkerStatus, on_prefill: Step, on_decode: DecodeStep
+        self,
+        now: float,
+        worker: cluster_pb2.WorkerStatus,
+        on_prefill: Step,
+        on_decode: DecodeStep,
     ) -> None:
-        done = worker.load.done
-        counts = {key: getattr(done, key) for key in _DONE}
-        at_first = {} if self._has_looked else counts
-        got = self._grown(f"epoch {worker.worker.epoch}", counts, at_first)
+        done, whose = worker.load.done, f"epoch {worker.worker.epoch}"
+        counts: dict[str, float] = {key: getattr(done, key) for key in _DONE}
+        looks_s = -1.0 if self._began_s is None else now - self._began_s
+        is_new = done.prefill_s + done.decode_s <= looks_s
+        last = self._last.get(whose, dict.fromkeys(counts, 0.0) if is_new else counts)
+        if any(counts[key] < last[key] for key in counts):
+            return  # told by a router that has heard less of it than the one before
+        self._last[whose] = counts
+        got = {key: counts[key] - last[key] for key in counts}
         written = got["decode_tokens"] or got["decode_rows"]
         self._totals["written"] += written
         if (steps := got["prefill_steps"]) and got["prefill_s"] > 0:
@@ -97,15 +110,6 @@ class Reports:
             took_s, each = got["decode_s"] / steps, written / max(1.0, got["decode_rows"])
             for _ in range(int(min(steps, _MOST_REPEATS))):
                 on_decode(max(1, round(mean[0])), round(mean[1]), took_s, each)
-
-    def _grown(
-        self, whose: str, counts: dict[str, float], at_first: dict[str, float]
-    ) -> dict[str, float]:
-        last = self._last.get(whose, at_first)
-        self._last[whose] = counts
-        if any(counts[key] < last.get(key, 0) for key in counts):  # a process that began anew
-            last = {}
-        return {key: value - last.get(key, 0) for key, value in counts.items()}
 
     def _sum(
         self,

@@ -19,7 +19,7 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 class TokenBytes(dict[int, bytes]):
     """Each token's bytes: UTF-8, which may be part of a character. For a special token, its name;
-    for an id beyond the vocabulary, empty. Grows to the size of the vocabulary. May be used from
+    for an id beyond the vocabulary, empty. Grows to as many as the model has ids. May be used from
     several threads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -312,7 +312,9 @@ SECTIONS = (
                     "a worker that the router has called gone", "", "killed, started again"
                 ),
                 "hung_router_s": Row(
-                    "a router that runs and answers nothing", "", "killed, started again"
+                    "a router that has answered before and answers nothing",
+                    "",
+                    "killed, started again",
                 ),
             },
             LinkConfig: {

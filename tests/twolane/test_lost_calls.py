@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 from grpc_status.rpc_status import to_status
 
 from twolane.aclient import AsyncClient
@@ -18,6 +19,7 @@ from twolane.calls.door import Door, Doors
 from twolane.calls.resuming import FRESH_S, LOST_S, RESTART_S, TELL_S, ResumingCall
 from twolane.config import ClientConfig
 from twolane.errors import DeadlineError, TwolaneError, UnavailableError
+from twolane.rpc.errors import is_of_router
 from twolane.rpc.errors import to_status as to_proto
 from twolane.security.target import Target
 from twolane.testing.virtual_time import virtual_time_runner
@@ -272,6 +274,46 @@ def test_a_short_call_goes_on_past_a_router_that_says_nothing() -> None:
         return len(await client.models()), asyncio.get_running_loop().time()
 
     assert run(models(), (Router(is_silent=True), Router())) == (0, 5.0)
+
+
+@pytest.mark.parametrize(("n", "call_s", "took_s"), [(2, 1.0, 0.5), (8, 10.0, 2.0)])
+def test_a_router_that_says_nothing_leaves_others_time_and_has_enough_itself(
+    n: int, call_s: float, took_s: float
+) -> None:
+    async def cancel() -> tuple[bool, float]:
+        client = AsyncClient(
+            ",".join(f"r{i}:1" for i in range(n)), config=ClientConfig(call_timeout_s=call_s)
+        )
+        return await client.cancel("x"), asyncio.get_running_loop().time()
+
+    others = [Router(finds="x") for _ in range(n - 1)]
+    assert run(cancel(), (Router(is_silent=True), *others)) == (True, took_s)
+
+
+def test_a_cancel_whose_time_ends_before_all_were_asked_does_not_say_that_none_has_it() -> None:
+    async def cancel() -> None:
+        config = ClientConfig(call_timeout_s=4.0)
+        await AsyncClient("r0:1,r1:1,r2:1", config=config).cancel("x")
+
+    class Slow(Router):
+        async def Cancel(self, request: Any, **how: Any) -> Any:
+            await asyncio.sleep(how["timeout"])
+            return inference_pb2.CancelResponse(found=False)
+
+    with pytest.raises(DeadlineError, match="not every router answered within 4 s"):
+        run(cancel(), (Slow(), Slow(), Router(finds="x")))
+
+
+def test_what_a_proxy_says_is_not_said_by_a_router() -> None:
+    ours = to_proto(UnavailableError("out of attempts"))
+    info = error_details_pb2.ErrorInfo(domain="envoy", reason="UNAVAILABLE")
+    foreign = type(ours)(code=ours.code, message=ours.message)
+    foreign.details.add().Pack(info)
+    errors = [
+        failure(C.UNAVAILABLE, its.message, grpc.aio.Metadata(*to_status(its).trailing_metadata))
+        for its in (ours, foreign)
+    ]
+    assert [*map(is_of_router, errors)] == [True, False]
 
 
 def test_a_short_call_that_no_router_answers_keeps_its_time() -> None:

@@ -106,6 +106,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.cycle = None  # type: ignore[assignment]  # it refers to us, and has the body
+        self._chunks.is_paused = False  # as the server's own flow control
         if self._has_entered:
             self._room.leave(self)
         if self._timer is not None:

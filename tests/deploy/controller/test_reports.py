@@ -42,18 +42,22 @@ def test_what_a_router_has_counted_before_it_was_heard_is_no_burst() -> None:
 
 def test_what_a_worker_has_written_before_the_first_look_is_none_but_a_new_ones_counts() -> None:
     """The first look is the first one that a router answered."""
-    reports = Reports(kv_tokens=1)
+    reports, now = Reports(kv_tokens=1), 0.0
 
     def hears(traffic: dict[str, cluster_pb2.Traffic], *written: int) -> int:
+        nonlocal now
+        now += 1.0
         loads = [
-            worker_pb2.LoadReport(done=worker_pb2.WorkDone(decode_steps=1, decode_tokens=n))
+            worker_pb2.LoadReport(
+                done=worker_pb2.WorkDone(decode_steps=1, decode_tokens=n, decode_s=n * 1e-3)
+            )
             for n in written
         ]
         told = [
             cluster_pb2.WorkerStatus(worker={"epoch": nth}, state="alive", load=load)
             for nth, load in enumerate(loads, 1)
         ]
-        reports.note(0.0, told, traffic, lambda *_: None, lambda *_: None)
+        reports.note(now, told, traffic, lambda *_: None, lambda *_: None)
         return reports.signals.output_tokens
 
     heard = {"one": cluster_pb2.Traffic()}
@@ -62,6 +66,10 @@ def test_what_a_worker_has_written_before_the_first_look_is_none_but_a_new_ones_
     assert hears(heard, 9_000_050) == 50
     assert hears(heard, 9_000_050, 900) == 950
     assert hears(heard, 9_000_050, 1_000) == 1_050
+    assert hears(heard, 9_000_000, 1_000) == 1_050, "told by a router that has not heard the last"
+    assert hears(heard, 9_000_100, 1_000) == 1_100
+    assert hears(heard, 9_000_100, 1_000, 8_000_000) == 1_100, "it worked before the first look"
+    assert hears(heard, 9_000_100, 1_000, 8_000_010) == 1_110
 
 
 def test_the_first_worker_of_an_empty_cluster_counts_from_zero() -> None:

@@ -19,7 +19,7 @@ from twolane.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from twolane.rpc.errors import from_rpc_error
+from twolane.rpc.errors import from_rpc_error, is_of_router
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ def explain(
     begun.
     """
     ours = from_rpc_error(error)
-    said_by_server = bool(ours.metadata) or "grpc-status-details-bin" in _trailers(error)
-    if said_by_server:
+    if is_of_router(error):
         return ours
     if isinstance(ours, UnavailableError) and n_tokens is not None:
         tokens = "1 token" if n_tokens == 1 else f"{n_tokens} tokens"
@@ -158,9 +157,3 @@ def _is_foreign(text: str) -> bool:
 def _is_aborted(error: grpc.RpcError) -> bool:
     """Whether a proxy on the way aborted the call."""
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.ABORTED
-
-
-def _trailers(error: grpc.RpcError) -> set[str]:
-    if not isinstance(error, grpc.aio.AioRpcError):
-        return set()
-    return {key for key, _ in error.trailing_metadata() or ()}

@@ -237,18 +237,20 @@ def test_a_search_that_takes_long_is_logged_once_for_all_answers(
     caplog.set_level(logging.INFO, "twolane")
     at_s: list[float] = []
 
+    class Clock(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            at_s.append(asyncio.get_running_loop().time())
+
     async def read(doors: Doors) -> None:
         async for _ in ResumingCall(doors, inference_pb2.GenerateRequest(), None):
             pass
 
     async def lose() -> None:
-        loop = asyncio.get_running_loop()
-        note = logging.Handler()
-        note.emit = lambda record: at_s.append(loop.time())  # type: ignore[method-assign]
-        logging.getLogger("twolane").addHandler(note)
+        clock = Clock()
+        logging.getLogger("twolane").addHandler(clock)
         doors = Doors([Target("r0:1"), Target("r1:1")])
         ends = await asyncio.gather(read(doors), read(doors), return_exceptions=True)
-        logging.getLogger("twolane").removeHandler(note)
+        logging.getLogger("twolane").removeHandler(clock)
         assert [type(end) for end in ends] == [grpc.aio.AioRpcError] * 2
 
     run(lose(), (Router([FIRST, LOST], [REFUSED]), Router([FIRST, TOKEN, LOST], [REFUSED])))

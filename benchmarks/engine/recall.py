@@ -209,6 +209,7 @@ def _options() -> argparse.Namespace:
         "--kv-dtype", choices=("auto", "fp8"), default="auto",
         help="fp8: in FP8 pages or, by transformers, rounded as they would be",
     )  # fmt: skip
+    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     given = parser.parse_args()
     if not 0 < given.share <= 1:
         parser.error(f"--share {given.share}: more than 0, at most 1")
@@ -241,7 +242,7 @@ def main() -> None:
         **measure(backend, tokenizer, given.seed, given.share),
         "elapsed_s": round(time.monotonic() - started_s, 1),
     }
-    print(save(given.name, figures, folder=given.folder))
+    print(save(given.name, figures, folder=given.folder, commit=given.commit))
 
 
 if __name__ == "__main__":

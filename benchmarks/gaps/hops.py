@@ -3,15 +3,16 @@
     engine       from the previous step      sampled -> sampled
     landing      sampled -> landed           the loop sees the results
     applying     landed -> applied
-    shipping     applied -> shipped          the next step is planned and submitted
+    shipping     applied -> shipped
     link         shipped -> read             gRPC, and whatever runs on the router's loop
     telling      read -> told
     writing      told -> written             the last of the step's tokens
     receiving    written -> received         by the last client
 
-Writing that lasts beyond the next message is cut there. A step is late if the gap between its last
-token and the previous step's, at the client, exceeds the median gap by `late_ms`. The hop that most
-exceeds its own median is counted as the cause.
+Writes over HTTP leave no stamps: they count as receiving. Writing that lasts beyond the next
+message is cut there. A step is late if the gap between its last token and the previous step's, at
+the client, exceeds the median gap by `late_ms`. The hop that most exceeds its own median is counted
+as the cause.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
     until = np.append(read[is_its][1:n, 3], np.iinfo(np.int64).max)
     everyone = np.concatenate([*processes.values()])
     for rows in (of_stage(router, "written"), of_stage(everyone, "received")):
-        ends.append(np.maximum(ends[-1], _last_before(rows[:, 3], until)))
+        last = _last_before(rows[:, 3], until) if len(rows) else ends[-1]
+        ends.append(np.maximum(ends[-1], last))
     marks = [_last_before(of_stage(worker, "applied")[:, 3], ends[0])]
     for stage in ("landed", "sampled"):
         marks.insert(0, _last_before(of_stage(worker, stage)[:, 3], marks[0]))
@@ -75,8 +77,6 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
 
 def _last_before(times: npt.NDArray[np.int64], before: npt.NDArray[np.int64]) -> Any:
     """For each, the last time that is not after it; itself if there is none."""
-    if not len(times):
-        return before
     at = np.searchsorted(times, before, side="right") - 1
     return np.where(at >= 0, times[np.maximum(at, 0)], before)
 

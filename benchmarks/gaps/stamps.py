@@ -115,9 +115,10 @@ def wrap(owner: type, name: str, before: After | None, after: After | None) -> N
     setattr(owner, name, wrapped)
 
 
-def watch_writes(door: ModuleType, ring: Ring) -> None:
-    """Record each response that the gRPC door has written, with its tokens."""
-    generate = door.Door._generate
+def watch_writes(door: Any, ring: Ring) -> None:
+    """Record each response that the gRPC door has written, with its tokens: an answer's own, and
+    those of many answers on one stream."""
+    generate, multiplexed = door.Door._generate, door.Multiplexed
 
     class Watched:
         def __init__(self, context: Any) -> None:
@@ -128,13 +129,15 @@ def watch_writes(door: ModuleType, ring: Ring) -> None:
 
         async def write(self, response: Any) -> None:
             await self._context.write(response)
-            if response.tokens:
-                ring.add("written", len(response.tokens))
+            is_one = hasattr(response, "tokens")
+            if tokens := response.tokens if is_one else response.token_ids:
+                ring.add("written", len(tokens))
 
     async def watched(self: Any, request: Any, context: Any) -> None:
         await generate(self, request, Watched(context))
 
     door.Door._generate = watched
+    door.Multiplexed = lambda context, *rest: multiplexed(Watched(context), *rest)
 
 
 class _Patcher(MetaPathFinder, Loader):

@@ -5,12 +5,13 @@
     |                         `-- none --> ship, idle -> sleep until woken               |
     `------------------------------------------------------------------------------------'
 
-Sampled tokens are sent as soon as the next step is submitted: one message per router and step.
+Sampled tokens are sent as soon as the device has its next step: one message per router and step.
 
 If the engine pipelines steps, step k + 1 is planned and submitted before the results of step k are
-there, and its rows use samples that are still on the device:
+there, and its rows use samples that are still on the device. The device then has work while the
+samples of step k are sent:
 
-    plan k | plan k + 1 | wait for k, apply k | plan k + 2 | wait for k + 1, apply k + 1 | ...
+    plan k | plan k + 1 | wait for k, apply, ship k | plan k + 2 | wait for k + 1, apply, ship | ...
 
 Only this loop calls roles, and never during a plan. A page that is returned while a step is in
 flight comes free when that step is done (see `twolane.worker.page_returns`), so no step writes
@@ -109,6 +110,9 @@ class StepLoop:
                 self._ship(loop.time())
                 if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
                     await self._land(in_flight.popleft())
+                    if in_flight:  # the device is busy: samples need not wait for the next plan
+                        self._ship(loop.time())
+                        await asyncio.sleep(0)  # in which links write them
                 elif not in_flight:
                     self._on_idle(loop.time())
                     await self._sleep()

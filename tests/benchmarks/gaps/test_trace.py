@@ -1,10 +1,12 @@
 """Stamps along a token's way: taken where they should be, and the late hop is found."""
 
+import asyncio
 import gc
 import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,13 @@ from benchmarks.gaps.stamps import (
     patches,
     points,
     read_stamps,
+    watch_writes,
     wrap,
 )
 from benchmarks.gaps.trace import SITE, report, traced
 from tests.until import wait_until
 from twolane.rpc.columns import ColumnWriter
-from twolane.v1 import worker_pb2
+from twolane.v1 import inference_pb2, worker_pb2
 
 N_STEPS, N_ROWS, STEP_NS = 200, 3, 8_000_000
 WORKER, PREFILL = 7, 8
@@ -79,6 +82,16 @@ def test_the_hop_that_made_a_step_late_is_named(hop: str) -> None:
     assert found["hops"][hop]["max_ms"] >= 5
 
 
+def test_without_stamps_of_writes_receiving_lasts_from_when_clients_tasks_know() -> None:
+    processes = scene({"receiving": (60, 5)})
+    is_write = processes["2"][:, 0] == STAGES.index("written")
+    processes["2"] = processes["2"][~is_write]
+    hops = late_steps(step_times(processes))["hops"]
+    assert hops["writing"]["max_ms"] == 0
+    assert hops["receiving"]["p50_ms"] == pytest.approx(0.2)
+    assert hops["receiving"]["late_steps"] == 1
+
+
 def test_messages_that_are_not_the_workers_are_refused() -> None:
     processes = scene()
     processes["2"][0, 1] += 1  # the first message that was read
@@ -92,6 +105,30 @@ def test_each_point_where_stamps_are_taken_is_there() -> None:
             pytest.importorskip("triton")
         assert callable(getattr(getattr(importlib.import_module(module), owner), name))
     assert "twolane.router.doors.grpc_door" in patches(Ring(4))
+
+
+@pytest.mark.parametrize("stream", ["an answer's own", "of many answers"])
+def test_writes_of_the_door_leave_stamps_with_their_tokens(stream: str) -> None:
+    door, ring = SimpleNamespace(), Ring(4)
+
+    async def generate(self: Any, request: Any, context: Any) -> None:
+        await context.write(request)
+
+    door.Door = type("Door", (), {"_generate": generate})
+    door.Multiplexed = lambda context, *rest: context
+
+    class Context:
+        async def write(self, response: Any) -> None: ...
+
+    watch_writes(door, ring)
+    if stream == "of many answers":
+        message = inference_pb2.MultiplexResponse(answers=[1, 2], token_ids=[7, 8])
+        asyncio.run(door.Multiplexed(Context(), None, None).write(message))
+    else:
+        tokens = [inference_pb2.Token(), inference_pb2.Token()]
+        response = inference_pb2.GenerateResponse(tokens=tokens)
+        asyncio.run(door.Door()._generate(response, Context()))
+    assert ring.take()[:, :2].tolist() == [[STAGES.index("written"), 2]]
 
 
 def test_tokens_are_counted_whose_columns_travel_together() -> None:

@@ -87,8 +87,8 @@ def test_role_that_asks_to_be_woken_in_the_past_does_not_make_the_loop_spin() ->
     assert ask_for(IdleRole(wake_at_s=-1.0), 0.1) <= 101
 
 
-class TwoSteps(IdleRole):
-    """A row of two steps. Says what happens to it."""
+class ThreeSteps(IdleRole):
+    """A row of three steps. Says what happens to it."""
 
     def __init__(self, said: list[str]) -> None:
         super().__init__()
@@ -97,10 +97,10 @@ class TwoSteps(IdleRole):
     def plan(self, n_tokens: int, now: float) -> list[RowWork]:
         n_before = self.asked
         super().plan(n_tokens, now)
-        if n_before >= 2:
+        if n_before >= 3:
             return []
         self.said.append("plan")
-        return [RowWork(1, [5, 6], n_before, 1, [], 2, PARAMS, sample=False)]
+        return [RowWork(1, [5, 6, 7], n_before, 1, [], 2, PARAMS, sample=False)]
 
     def apply(self, results: Mapping[int, RowResult], now: float) -> None:
         self.said.append("apply")
@@ -128,20 +128,32 @@ class SecondRunner:
 @pytest.mark.parametrize(
     ("steps_ahead", "order"),
     [
-        (0, "plan run ship apply plan run ship apply ship"),
-        (1, "plan run ship plan run ship apply ship apply ship"),
+        (0, "plan run ship write apply plan run ship write apply plan run ship write apply ship"),
+        (
+            1,
+            "plan run ship plan run ship write write apply ship write plan run ship "
+            "apply ship write write ship write apply ship",
+        ),
     ],
 )
-def test_news_of_a_step_leave_once_the_next_one_is_on_its_way(steps_ahead: int, order: str) -> None:
+def test_news_of_a_step_are_written_while_the_device_has_another(
+    steps_ahead: int, order: str
+) -> None:
     said: list[str] = []
-    roles = Roles(decode=cast(DecodeSide, TwoSteps(said)))
+
+    def ship(now: float) -> None:
+        said.append("ship")
+        asyncio.get_running_loop().call_soon(said.append, "write")  # as a link's task would
+
+    roles = Roles(decode=cast(DecodeSide, ThreeSteps(said)))
     loop = StepLoop(
         roles,
         SecondRunner(steps_ahead, said),
         StepLimits(),
         returns=PageReturns(PageAllocator(1)),
-        ship=lambda now: said.append("ship"),
+        ship=ship,
         observer=NullObserver(),
+        on_idle=lambda now: said.append("idle"),
     )
 
     async def main() -> None:
@@ -152,7 +164,7 @@ def test_news_of_a_step_leave_once_the_next_one_is_on_its_way(steps_ahead: int, 
 
     with virtual_time_runner() as runner:
         runner.run(main())
-    assert " ".join(said) == order
+    assert " ".join(said[: said.index("idle")]) == order
 
 
 def test_broken_engine_ends_the_worker_loudly(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Time from the command to the first token of an engine with random weights, in a new process.
+"""Time from the command to the first token of an engine, in a new process.
 
     command ---> imported ---> loaded ---> ready ---> first_token ---> decoding    printed as they
     |<------------- ready_s -------------->|          |                            come
@@ -33,7 +33,7 @@ def measure_starts(
     with tempfile.TemporaryDirectory() as cache:
         options = ["--device", device, "--dtype", dtype, "--pages", str(n_pages)]
         options += ["--exact"] * exact
-        starts = [_start(model_dir, options, Path(cache)) for _ in range(1 + n_warm)]
+        starts = [start_once(model_dir, options, Path(cache)) for _ in range(1 + n_warm)]
     cold, *warm = starts
     found = {
         "cold": cold,
@@ -50,7 +50,8 @@ def measure_starts(
     return found
 
 
-def _start(model_dir: Path, options: list[str], cache: Path) -> dict[str, float]:
+def start_once(model_dir: Path, options: list[str], cache: Path) -> dict[str, float]:
+    """The times of one start, in seconds. `cache`: Triton's."""
     command = [sys.executable, "-m", "benchmarks.engine.start", str(model_dir), *options]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "TRITON_CACHE_DIR": str(cache), "PYTHONPATH": path}
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--pages", type=int, required=True)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--load-format", choices=("random", "safetensors"), default="random")
     parser.add_argument("--ready-rows", type=int, default=256, help="what a worker takes")
     parser.add_argument("--ready-tokens", type=int, default=2048)
     args = parser.parse_args()
@@ -95,7 +97,7 @@ def main() -> None:
     engine = load_engine(
         EngineConfig(
             model_dir=args.model_dir, device=args.device, dtype=args.dtype, n_pages=args.pages,
-            exact=args.exact, load_format="random", ready_rows=args.ready_rows,
+            exact=args.exact, load_format=args.load_format, ready_rows=args.ready_rows,
             ready_tokens=args.ready_tokens,
         ),
         progress=tell_loaded,

@@ -2,7 +2,7 @@
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
 #
-#   benchmarks/goodput_h200.sh starts|trace|idle|split|sdk|colocated|lengths [FOLDER, else build/goodput]
+#   benchmarks/goodput_h200.sh starts|trace|idle|split|http|fp8_kv|colocated|lengths [FOLDER, else build/goodput]
 #
 # Expected on two H200s, from measured steps (1 x 1,024 prefilled in 23 ms, 64 / 128 / 256 rows of
 # 1,024 decoded in 6 / 9 / 15 ms) and queueing (M/D/1), before any run:
@@ -11,16 +11,16 @@
 #   trace       at 18: hops from applied to received 2 to 4 ms in all, most of it link and writing;
 #               2 % of steps late by 3 ms, writing and shipping the worst; no pause of a collector
 #   idle        first token split / colocated 1.01 to 1.04; first gap at most a step and 1 ms more
-#   split       300/15: 26 to 30 a second, bound by decode (230 rows take 14 ms a step);
-#               300/20 and 500/30: 34 to 38, bound by prefill (0.85 to 0.95 busy);
-#               at 18: TTFT p50 32 ms, p99 90 ms, gap p99 9 to 10 ms
-#   sdk         as split, with all requests of a client process on one stream and room for 320 rows:
-#               300/15: 26 to 27, as fewer writes make fewer late steps; 500/30: 34, for which 256 rows are too few
+#   split       300/15: 25 to 26 a second, 300/20: 29 to 30, both bound by decode (107 rows take 8.9 ms a
+#               step, and their number varies); 500/30: 34, bound by prefill (0.9 busy);
+#               at 18: TTFT p50 35 ms, gap p99 9 to 10 ms
+#   http        as split: each connection is written to by itself, 0.2 ms later in all
+#   fp8_kv      300/15: 29 to 30, as attention reads half the bytes
 #   colocated   300/15: 4 to 8, as a prefill amid decode is a gap of 29 ms unless chunks are small;
 #               500/30: 14 to 24
 #   lengths     128x512: colocated ahead (the prefill card idles); 4096x64: colocated ahead on rate
 #               (prefill is all the work, and split has one card for it), split on gaps
-step=${1:?starts, trace, idle, split, sdk, colocated or lengths}
+step=${1:?starts, trace, idle, split, http, fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
 model=build/shape_8b
@@ -58,15 +58,17 @@ idle)
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
         --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
     ;;
-split | colocated)
-    # Both in one result: the second step goes on with the first one's file.
-    goodput goodput_h200 --only "$step" $slos --rate 4 --rate 8 --rate 12 --rate 18 --rate 24 \
-        --reference vllm_two_h200 --time-limit-s 560
-    ;;
-sdk)
-    contenders=benchmarks/contenders/two_h200_sdk.toml
-    goodput goodput_h200_sdk $slos --rate 24 --rate 27 --rate 30 --rate 34 --requests 250 --window-s 15 \
-        --warm-up-s 8 --cool-down-s 6 --tolerance 0.12 --reference vllm_two_h200 --time-limit-s 560
+split | http | fp8_kv | colocated)
+    # All in one result: each step goes on with the file of the one before.
+    case $step in
+    split) name=split rates="--rate 18 --rate 24 --rate 27 --rate 30 --rate 34" ;;
+    http) name=split_http rates="--rate 24 --rate 27 --rate 30" ;;
+    fp8_kv) name=split_fp8_kv rates="--rate 27 --rate 30 --rate 34" ;;
+    colocated) name=colocated rates="--rate 4 --rate 8 --rate 14 --rate 18" ;;
+    esac
+    # shellcheck disable=SC2086  # several words each
+    goodput goodput_h200 --only "$name" $slos $rates --requests 200 --window-s 12 --warm-up-s 8 \
+        --cool-down-s 6 --tolerance 0.12 --reference vllm_two_h200 --time-limit-s "${LIMIT_S:-560}"
     ;;
 lengths)
     for lengths in 128x512 4096x64; do

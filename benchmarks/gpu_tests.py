@@ -1,7 +1,10 @@
 """Runs `make test-gpu` and saves its outcome: how many tests passed, what failed, what was skipped
 and why, and how long it took.
 
-    python -m benchmarks.gpu_tests
+    python -m benchmarks.gpu_tests [--soak --name gpu_tests_soak]
+
+`--soak`: the long ones instead, a hundred kills of each side and 100,000 injected
+pages on each transport.
 """
 
 from __future__ import annotations
@@ -47,17 +50,18 @@ def outcome(report: Path) -> dict[str, Any]:
 
 
 @click.command(help=__doc__)
+@click.option("--soak", is_flag=True, help="The long tests.")
 @click.option("--name", default="gpu_tests", show_default=True)
 @click.option("--folder", type=Path, default=RESULTS)
 @click.option("--commit", help="of this code, where it is no checkout of git")
-def main(name: str, folder: Path, commit: str | None) -> None:
+def main(soak: bool, name: str, folder: Path, commit: str | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"
         began_s = time.monotonic()
         done = subprocess.run(
             ["make", "test-gpu", f"PYTHON={sys.executable}"],
             cwd=ROOT,
-            env=os.environ | {"PYTEST_ADDOPTS": f"--junitxml={report}"},
+            env=os.environ | {"PYTEST_ADDOPTS": f"--junitxml={report}" + " -m soak" * soak},
             check=False,
         )
         took_s = round(time.monotonic() - began_s, 1)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.engine.steps [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
                                 [--exact] [--weights fp8] [--kv-dtype fp8] [--profile DIR]
-                                [--library-products] [--gemv-rows 0] [--ring-kib 144]
+                                [--library-products] [--ring-kib 144]
                                 [--overlap 0|1|2]
     python -m benchmarks.engine.steps --shape 70b --tp 2 [--nccl-sums]
 
@@ -157,7 +157,6 @@ def _options() -> argparse.Namespace:
     other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
     other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
     other.add_argument("--library-products", action="store_true")
-    other.add_argument("--gemv-rows", type=int, default=DEFAULT_TUNING.gemv_rows)
     other.add_argument("--ring-kib", type=int, default=DEFAULT_TUNING.ring_bytes >> 10)
     other.add_argument("--overlap", type=int, default=DEFAULT_TUNING.overlap, choices=(0, 1, 2))
     args = parser.parse_args()
@@ -179,7 +178,6 @@ def _options() -> argparse.Namespace:
 def _tuning(args: argparse.Namespace) -> Tuning:
     return Tuning(
         library_products=args.library_products,
-        gemv_rows=args.gemv_rows,
         ring_bytes=args.ring_kib << 10,
         overlap=args.overlap,
     )

@@ -41,7 +41,6 @@ from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.pdl import APART, OVERLAP
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.gated_many_rows import gated_many_rows
-from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.kernels.rows.silu import silu_mul
@@ -198,9 +197,6 @@ def bench_products(table: Table) -> None:
             table.add(f"cublas {name} {rows}", calls, n_bytes=n_bytes)
             calls = [partial(few_rows_product, x, w, out=out, sums=sums) for w in weights]
             table.add(f"streamed {name} {rows}", calls, n_bytes=n_bytes)
-            if rows <= 2:
-                calls = [partial(gemv, x, w, out=out) for w in weights]
-                table.add(f"gemv {name} {rows}", calls, n_bytes=n_bytes)
 
 
 def bench_gated(table: Table) -> None:

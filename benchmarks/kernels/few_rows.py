@@ -48,7 +48,6 @@ from twolane.engine.kernels.products.few_rows_plan import (
     config_for,
     pad_rows,
 )
-from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.model_files.rope import Rope
@@ -97,15 +96,6 @@ class Case:
                     config=config, pdl=pdl)
             for weight in self.weights
         ]  # fmt: skip
-
-    def gemvs(self) -> list[Call]:
-        wide, thin = empty(len(self.x), len(self.weights[0])), empty(*self.shape[:2])
-        calls: list[Call] = []
-        for weight in self.weights:
-            calls.append(partial(gemv, self.x, weight, out=wide, pdl=1))
-            if self.gated:
-                calls[-1] = partial(_in_turn, calls[-1], partial(silu_mul, wide, out=thin, pdl=1))
-        return calls
 
     def error(self, config: FewRowsConfig) -> float:
         """Against the library's answer, at random rows."""
@@ -178,7 +168,6 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
             case = Case(name, randn(rows, inner), weights, gated, sums)
             search = Search(case, read)
             library_us = search.add("cublas", [partial(case.library, w) for w in weights])
-            gemv_us = search.add("gemv", case.gemvs()) if rows <= 2 else float("nan")
             guess = config_for(rows, outer, inner, gated=gated, cores=cores)
             best = search.best(candidates(rows, outer, inner, gated=gated, cores=cores))
             search.add("ours, launches apart", case.calls(best, pdl=0))
@@ -186,7 +175,7 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
             best_us, guess_us = search.time_of(best), search.time_of(guess)
             share = n_bytes / read * 1e6 / best_us
             print(
-                f"{name:10s} {rows:4d}  cublas {library_us:7.1f} us  gemv {gemv_us:6.1f}  "
+                f"{name:10s} {rows:4d}  cublas {library_us:7.1f} us  "
                 f"guess {guess_us:7.1f}  best "
                 f"{best_us:7.1f} us ({share:5.1%} of read rate)  {best}",
                 flush=True,

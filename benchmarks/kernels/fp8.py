@@ -32,7 +32,6 @@ from twolane.engine.kernels.attention.prefill_plan import plan_prefill
 from twolane.engine.kernels.pages.dequantise import dequantise_pages
 from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
-from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.kernels.rows.silu import silu_mul
@@ -57,14 +56,6 @@ PREFILL_VARIANTS = (
     PrefillConfig(block_tokens=64, warps=4, stages=3),
     PrefillConfig(block_tokens=128, warps=8, stages=2),
     PrefillConfig(block_tokens=128, warps=8, stages=3),
-)
-GEMV_VARIANTS = (
-    GemvConfig(block_out=2, block_in=2048, warps=4),
-    GemvConfig(block_out=2, block_in=4096, warps=4),
-    GemvConfig(block_out=4, block_in=2048, warps=4),
-    GemvConfig(block_out=4, block_in=2048, warps=8),
-    GemvConfig(block_out=2, block_in=2048, warps=8),
-    GemvConfig(block_out=1, block_in=4096, warps=4),
 )
 
 
@@ -171,17 +162,6 @@ def bench_products(table: Table) -> None:
             q, out = small_rows(n, inner), empty(n, outer)
             calls = [partial(few_rows_product, q, w, out=out, sums=sums) for w in small]
             fp8.add(f"streamed fp8 {name} {n}", calls, n_bytes=outer * inner)
-        for n in (1, 2, 4):
-            x, out = randn(n, inner), empty(n, outer)
-            calls = [partial(gemv, x, w, out=out) for w in wide]
-            table.add(f"gemv bf16 {name} {n}", calls, n_bytes=wide[0].nbytes)
-            calls = [partial(gemv, x, w, out=out) for w in small]
-            table.add(f"gemv fp8 {name} {n}", calls, n_bytes=outer * inner)
-            if name == "gate_up" and n < 4:
-                for c in GEMV_VARIANTS:
-                    calls = [partial(gemv, x, w, out=out, config=c) for w in small]
-                    label = f"gemv fp8 {n} {c.block_out}/{c.block_in}/{c.warps}"
-                    table.add(label, calls, n_bytes=outer * inner)
         del wide, small
         torch.cuda.empty_cache()
 

@@ -6,8 +6,9 @@ A layer, over n packed tokens of which the first d are decode rows:
         `-----------------------------------------------------------------------------> +
              -> norm -> gate, up product with silu * -> down product -> + (in the next norm)
 
-The residual stream has the weights' dtype; between its roundings everything is float32. Nothing
-here waits for the device, so a CUDA graph can contain all of it.
+Of few rows, products add to the residual and norm what they read (`kernels.products.unnormed`): the
+norms are no launches then. The residual stream has the weights' dtype; between its roundings
+everything is float32. Nothing here waits for the device, so a CUDA graph can contain all of it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from twolane.engine.cuda.all_reduce import AllReduce
 from twolane.engine.cuda.chunks import ChunkAttention, Scratch
 from twolane.engine.cuda.inputs import DeviceInputs
 from twolane.engine.cuda.plans import DecodePlans
-from twolane.engine.cuda.products import Products
+from twolane.engine.cuda.products import Products, Rows
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_plan import DecodePlan, plan_decode
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pages.kv_view import KVView
 from twolane.engine.kernels.pages.rope_write import rope_write
 from twolane.engine.kernels.pdl import APART
+from twolane.engine.kernels.products.unnormed import Residual
 from twolane.engine.kernels.rows.embed import embed
 from twolane.engine.kernels.rows.norm import rms_norm
 from twolane.engine.model_files.architecture import Architecture
@@ -91,15 +93,18 @@ class CudaModel:
         embed(inputs.ids, inputs.follow, self._latest, weights.embedding, out=residual, pdl=pdl)
         fp8 = isinstance(weights.layers[0].qkv, Fp8Rows)
         normed = self._products.rows_like(residual, arch.hidden_size, fp8=fp8)
-        out: torch.Tensor | Unscaled | None = None  # of the previous part, not added yet
-        for i, layer in enumerate(weights.layers[: self._n_few if few_layers else None]):
-            self._add_norm(out, residual, layer.input_norm, normed, pdl)
-            seen = self._attention(i, layer, normed, inputs, n_decode, plans, scratch, pdl)
-            out = self._product_to_add(seen, layer.out, layer.out_bias, pdl)
-            self._add_norm(out, residual, layer.post_norm, normed, pdl)
-            thin = self._products.gated(normed, layer.gate_up, layer.gate_up_bias, pdl=pdl)
-            out = self._product_to_add(thin, layer.down, layer.down_bias, pdl)
-        assert out is not None, "a model without layers"
+        layers = weights.layers[: self._n_few if few_layers else None]
+        rms_norm(residual, layers[0].input_norm, out=normed, epsilon=arch.norm_eps, pdl=pdl)
+        rows: Rows = normed
+        for i, layer in enumerate(layers):
+            seen = self._attention(i, layer, rows, inputs, n_decode, plans, scratch, pdl)
+            norm = layer.post_norm
+            rows = self._add(seen, layer.out, layer.out_bias, residual, norm, normed, pdl)
+            thin = self._products.gated(rows, layer.gate_up, layer.gate_up_bias, pdl=pdl)
+            if i + 1 < len(layers):
+                norm = layers[i + 1].input_norm
+                rows = self._add(thin, layer.down, layer.down_bias, residual, norm, normed, pdl)
+        out = self._product_to_add(thin, layers[-1].down, layers[-1].down_bias, pdl)
         if inputs.shape.sampled == 0:
             return residual.new_empty(0, arch.vocab_size)
         if n_decode < n:  # of a chunk, at most the last token is wanted
@@ -126,6 +131,25 @@ class CudaModel:
             )
         return plans
 
+    def _add(
+        self,
+        x: Matrix,
+        weight: Matrix,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor,
+        norm: torch.Tensor,
+        normed: Matrix,
+        pdl: int,
+    ) -> Rows:
+        """residual += a product; the norm of that, as products read it, perhaps in `normed`."""
+        if self._all_reduce is None:
+            to = Residual(residual, norm, self.arch.norm_eps)
+            rows = self._products.add(x, weight, bias, to, pdl=pdl)
+            if rows is not None:
+                return rows
+        self._add_norm(self._product_to_add(x, weight, bias, pdl), residual, norm, normed, pdl)
+        return normed
+
     def _product_to_add(
         self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, pdl: int
     ) -> torch.Tensor | Unscaled:
@@ -136,7 +160,7 @@ class CudaModel:
 
     def _add_norm(
         self,
-        out: torch.Tensor | Unscaled | None,
+        out: torch.Tensor | Unscaled,
         residual: torch.Tensor,
         weight: torch.Tensor,
         normed: Matrix,
@@ -144,9 +168,7 @@ class CudaModel:
     ) -> None:
         """residual += out, summed over all ranks; normed = its norm."""
         eps = self.arch.norm_eps
-        if out is None:
-            rms_norm(residual, weight, out=normed, epsilon=eps, pdl=pdl)
-        elif self._all_reduce is not None:
+        if self._all_reduce is not None:
             assert isinstance(out, torch.Tensor)
             self._all_reduce.add_norm(out, residual, weight, out=normed, epsilon=eps, pdl=pdl)
         else:
@@ -156,7 +178,7 @@ class CudaModel:
         self,
         i: int,
         layer: LayerWeights,
-        normed: Matrix,
+        rows: Rows,
         inputs: DeviceInputs,
         n_decode: int,
         plans: dict[int, DecodePlan],
@@ -165,8 +187,8 @@ class CudaModel:
     ) -> torch.Tensor:
         """`[n, heads * head_dim]`: the attention output of each token in layer i."""
         arch, view, window = self.arch, self.view, self.arch.windows[i]
-        n, scale = len(normed), self.arch.head_dim**-0.5
-        qkv = self._products(normed, layer.qkv, None, pdl=pdl)
+        n, scale = len(rows), self.arch.head_dim**-0.5
+        qkv = self._products(rows, layer.qkv, None, pdl=pdl)
         queries = qkv.new_empty(n, arch.heads, arch.head_dim)
         rope_write(
             qkv, view, i, inputs.positions, inputs.slots, self._cos, self._sin,

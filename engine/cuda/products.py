@@ -16,12 +16,13 @@ from twolane.engine.kernels.products.gated_many_rows_plan import (
     GatedManyRowsPlan,
     plan_gated_many_rows,
 )
-from twolane.engine.kernels.products.gemv import gemv
 from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
+from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
 STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
+ADDED_ROWS = 96  # up to here products that add to the residual are faster than a norm's launch
 UNSCALED_ROWS = 384  # up to here, and beyond STREAMED_ROWS, cuBLAS is faster without scales
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
 # Measured on an H200 where `config_for` is off by more than 3 %. Key: padded rows, outputs (units,
@@ -43,25 +44,27 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
 EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 EXACT_ONE_TILE = 384
+Rows = Matrix | Unnormed  # what products read
 STREAMED_CLASSES = (8, 16, 32, 64, 96, 128)  # the most rows of each build of our own kernel
 
 
 class Products:
     """x `[n, in]` times a weight `[out, in]` transposed, plus a bias: a new `[n, out]`.
 
+    x may be `Unnormed`, as `add` leaves it: the product is then that of its norm.
+
     With `exact`, a row's bits do not depend on n; weights must then be unquantised and probed
     first. FP8 weights also take FP8 rows; their results have `dtype`. All calls must be on one
     stream.
 
-        rows      1 to 2               to 128                          beyond
-        plain     gemv                 streamed (`few_rows_product`)   cuBLAS
-        gated     gemv; silu           streamed, with silu             cuBLAS; silu (*)
-        FP8       streamed, FP8 rows   streamed, FP8 rows              torch's scaled product (**)
-        exact     streamed (***); silu, if gated       tiles of the library's product
+        rows      1 to 128                        beyond
+        plain     streamed (`few_rows_product`)   cuBLAS
+        gated     streamed, with silu             cuBLAS; silu (*)
+        FP8       streamed, FP8 rows              torch's scaled product
+        exact     streamed (**); silu, if gated   tiles of the library's product
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
-    (**) Also of few rows on other cards, where one or two are a gemv of plain rows.
-    (***) In the order of the inputs, if the library's tall tiles give the same bits; else tiles.
+    (**) In the order of the inputs, if the library's tall tiles give the same bits; else tiles.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Products:
         self._tuning = tuning
         self._sums: PartialSums | None = None
         self._one: torch.Tensor | None = None  # a scale of FP8 products
-        self._configs: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {}
+        self._configs: dict[tuple[int, int, int, bool, int], FewRowsConfig] = {}
 
     def probe(self, weight: torch.Tensor) -> None:
         """Exact mode: find the tiles, and whether to stream few rows, that treat all rows alike."""
@@ -83,14 +86,12 @@ class Products:
             self._tiled.probe(weight, self._stream_apart if streams else None, STREAMED_CLASSES)
 
     def __call__(
-        self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
+        self, x: Rows, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor:
         """`pdl`: the launch may overlap the end of the previous one, if the kernel is ours."""
-        fp8 = isinstance(weight, Fp8Rows)
-        if isinstance(x, torch.Tensor) and self._is_for_gemv(x, fp8=fp8):
-            out = x.new_empty(len(x), len(weight))
-            gemv(x, weight, out=out, bias=bias, pdl=pdl)
-            return out
+        if isinstance(x, Unnormed):
+            streamed = self._streamed_config(x.values, len(weight), gated=False)
+            return self._stream(x, weight, bias, streamed, gated=False, pdl=pdl)
         if isinstance(weight, Fp8Rows):
             rounded = fp8_rows(x, pdl=pdl)
             config = self._config(rounded.values, len(weight), gated=False)
@@ -114,6 +115,30 @@ class Products:
             return torch.mm(x, weight.t())
         return torch.addmm(bias, x, weight.t())
 
+    def add(
+        self,
+        x: Matrix,
+        weight: Matrix,
+        bias: torch.Tensor | None,
+        residual: Residual,
+        *,
+        pdl: int,
+    ) -> Unnormed | None:
+        """residual += the product, in the same launch. None, and nothing is done, where the norm
+        after it needs a launch of its own: of many rows, with FP8 weights, in exact mode."""
+        if not isinstance(x, torch.Tensor) or not isinstance(weight, torch.Tensor):
+            return None
+        if x.dtype != torch.bfloat16:
+            return None  # of float16, a residual times its weight may be infinite
+        if self._tiled is not None or len(x) > ADDED_ROWS or not self._streams(x):
+            return None
+        config = self._streamed_config(x, len(weight), gated=False)
+        out = padded_empty(x, len(x), len(weight))
+        return few_rows_product(
+            x, weight, out=out, sums=self._partial_sums(x.device), bias=bias, residual=residual,
+            config=config, pdl=pdl,
+        )  # fmt: skip
+
     def for_norm(
         self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
     ) -> torch.Tensor | Unscaled:
@@ -126,16 +151,19 @@ class Products:
         rounded = fp8_rows(x, pdl=pdl)
         return unscaled_product(rounded, weight, dtype=self._dtype, one=self._one)
 
-    def gated(self, x: Matrix, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
+    def gated(self, x: Rows, weight: Matrix, bias: torch.Tensor | None, *, pdl: int) -> Matrix:
         """silu(gate) * up of weight `[2 * units, in]` (gates, ups): new rows `[n, units]`, perhaps
         already in FP8 if the weight is."""
         units = len(weight) // 2
+        if isinstance(x, Unnormed):
+            streamed = self._streamed_config(x.values, units, gated=True)
+            return self._stream(x, weight, bias, streamed, gated=True, pdl=pdl)
         if isinstance(x, Fp8Rows):
             config = self._config(x.values, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
         if isinstance(x, torch.Tensor) and isinstance(weight, torch.Tensor):
-            config = None if self._is_for_gemv(x, fp8=False) else self._config(x, units, gated=True)
+            config = self._config(x, units, gated=True)
             if config is not None:
                 return self._stream(x, weight, bias, config, gated=True, pdl=pdl)
             plan = self._many_rows_plan(x, units) if bias is None else None
@@ -149,22 +177,13 @@ class Products:
     def rows_like(self, x: torch.Tensor, width: int, *, fp8: bool) -> Matrix:
         """As many rows as x, uninitialised, in the form (FP8 or not) that products take best: the
         kernel that fills them can round on the way."""
-        if fp8 and not self._is_for_gemv(x, fp8=True):
+        if fp8:
             return padded_fp8(x, len(x), width)
         return self.plain_rows_like(x, width)
 
     def plain_rows_like(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """The same, not in FP8."""
         return padded_empty(x, len(x), width)
-
-    def _is_for_gemv(self, x: torch.Tensor, *, fp8: bool) -> bool:
-        """Plain rows. FP8 weights of one row are streamed twice as fast as a gemv reads them."""
-        tuning, card = self._tuning, card_of(x.device)
-        if self._tiled is not None or tuning.library_products or card is None:
-            return False
-        if fp8 and card.is_hopper:
-            return False
-        return len(x) <= tuning.gemv_rows
 
     def _many_rows_plan(self, x: torch.Tensor, units: int) -> GatedManyRowsPlan | None:
         """The plan of our own gated kernel for many rows; None if it does not apply."""
@@ -178,19 +197,28 @@ class Products:
         plan = plan_gated_many_rows(rows, units, cores=_cores(x.device))
         return plan if plan.fills(_cores(x.device)) else None
 
-    def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig | None:
-        """The configuration of our own kernel; None if it does not apply, or is slower."""
+    def _streams(self, x: torch.Tensor) -> bool:
+        """Whether our own kernel of few rows applies to x."""
         rows, inner = x.shape
         if self._tuning.library_products or rows > STREAMED_ROWS:
-            return None
+            return False
+        return inner * x.itemsize % 16 == 0 and can_stream(x)
+
+    def _config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig | None:
+        """The configuration of our own kernel; None if it does not apply, or is slower."""
         if gated and self._tiled is not None:
             return None  # tiles of the library's product are rounded before silu
-        if inner * x.itemsize % 16 or not can_stream(x):
+        if not self._streams(x):
             return None
-        key = (pad_rows(rows), n_out, inner, gated, x.itemsize)
+        key = (pad_rows(len(x)), n_out, x.shape[1], gated, x.itemsize)
+        if self._tiled is None and MEASURED.get(key, self) is None:
+            return None
+        return self._streamed_config(x, n_out, gated=gated)
+
+    def _streamed_config(self, x: torch.Tensor, n_out: int, *, gated: bool) -> FewRowsConfig:
+        """The one to take where our own kernel is taken."""
+        key = (pad_rows(len(x)), n_out, x.shape[1], gated, x.itemsize)
         if key not in self._configs:
-            if self._sums is None:
-                self._sums = PartialSums(x.device)
             guess = config_for(
                 *key[:3],
                 gated=gated,
@@ -199,12 +227,18 @@ class Products:
                 itemsize=x.itemsize,
                 may_split=self._tiled is None,
             )
-            self._configs[key] = guess if self._tiled is not None else MEASURED.get(key, guess)
+            measured = None if self._tiled is not None else MEASURED.get(key)
+            self._configs[key] = measured or guess
         return self._configs[key]
+
+    def _partial_sums(self, device: torch.device) -> PartialSums:
+        if self._sums is None:
+            self._sums = PartialSums(device)
+        return self._sums
 
     def _stream(
         self,
-        x: Matrix,
+        x: Rows,
         weight: Matrix,
         bias: torch.Tensor | None,
         config: FewRowsConfig,
@@ -212,11 +246,12 @@ class Products:
         gated: bool,
         pdl: int,
     ) -> torch.Tensor:
-        assert self._sums is not None
-        like, dtype = (x.values, self._dtype) if isinstance(x, Fp8Rows) else (x, x.dtype)
+        like = x if isinstance(x, torch.Tensor) else x.values
+        dtype = self._dtype if isinstance(x, Fp8Rows) else like.dtype
         out = padded_empty(like, len(x), len(weight) // (2 if gated else 1), dtype)
+        sums = self._partial_sums(like.device)
         few_rows_product(
-            x, weight, out=out, sums=self._sums, bias=bias, gated=gated, config=config, pdl=pdl
+            x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, pdl=pdl
         )
         return out
 

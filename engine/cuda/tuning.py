@@ -12,15 +12,13 @@ from twolane.engine.kernels.products.few_rows_plan import RING_BYTES
 class Tuning:
     """Alternatives that give the same answers.
 
-    `library_products`: use no products of our own. `gemv_rows`: most rows that are multiplied
-    without tensor cores. `ring_bytes`: shared memory per SM for weights in flight. `overlap`: how
-    the launches of a decode step overlap (`twolane.engine.kernels.pdl`). `graphed_tokens`: most
-    tokens of a pass of prompts that runs as a CUDA graph; None: as many as pay, where there are
-    graphs.
+    `library_products`: use no products of our own. `ring_bytes`: shared memory per SM for weights
+    in flight. `overlap`: how the launches of a decode step overlap (`twolane.engine.kernels.pdl`).
+    `graphed_tokens`: most tokens of a pass of prompts that runs as a CUDA graph; None: as many as
+    pay, where there are graphs.
     """
 
     library_products: bool = False
-    gemv_rows: int = 2
     ring_bytes: int = RING_BYTES
     overlap: int = OVERLAP
     graphed_tokens: int | None = None

@@ -13,7 +13,8 @@ from twolane.engine.kernels.pdl import APART, EARLY, OVERLAP
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, pad_rows, stages_for
 from twolane.engine.kernels.products.row_padding import padded_empty, padded_fp8
-from twolane.engine.kernels.rows.norm import rms_norm
+from twolane.engine.kernels.products.unnormed import Residual
+from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.model_files.fp8 import Fp8Rows
@@ -186,6 +187,67 @@ def test_overlapping_launches_in_a_graph_change_no_bit(
             few_rows_product(middle, wide, out=thin, gated=True, sums=sums, pdl=pdl)
             x = torch.empty_like(start)
             few_rows_product(thin, last, out=x, sums=sums, pdl=pdl)
+        return x + residual
+
+    expected = chain(APART)
+    assert expected.isfinite().all()
+    replay = captured(lambda: chain(overlap))
+    for _ in range(20):
+        assert torch.equal(replay(), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 24, 64, 80, 96, 128])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("size", [1.0, 1e4])  # of the residual stream
+def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
+    rows: int, biased: bool, size: float
+) -> None:
+    """Against float64, from the rounded residual on; a row's squares are parts of any tile."""
+    x, first = random(rows, 904), random(1000, 904) / 30
+    plain, wide = random(600, 1000) / 32, random(2 * 600, 1000) / 32
+    norm, start = torch.randn(1000, device="cuda") + 1, random(rows, 1000) * size
+    bias = random(1000) if biased else None
+    sums = poisoned_sums()
+    sums.squares.fill_(torch.nan)
+    residual, out = start.clone(), torch.full((rows, 1000), torch.nan, device="cuda", dtype=BF16)
+    unnormed = few_rows_product(
+        x, first, out=out, bias=bias, sums=sums, residual=Residual(residual, norm, 1e-5)
+    )
+    assert unnormed is not None
+    added = x.double() @ first.double().T + (0 if bias is None else bias.double())
+    assert relative_error(residual, start.double() + added.to(BF16).double()) < BOUND
+    normed, _ = reference_rms_norm(residual, norm, 1e-5)
+    thin = torch.full((rows, 600), torch.nan, device="cuda", dtype=BF16)
+    few_rows_product(unnormed, plain, out=thin, sums=sums)
+    assert relative_error(thin, normed @ plain.double().T) < BOUND
+    few_rows_product(unnormed, wide, out=thin, sums=sums, gated=True)
+    assert relative_error(thin, reference_silu_mul(normed @ wide.double().T)) < 2 * BOUND
+    assert not sums.counters.any(), "a merge left its counter behind"
+
+
+@pytest.mark.parametrize(
+    ("rows", "overlap"), [(1, EARLY), (8, OVERLAP), (64, EARLY), (128, OVERLAP)]
+)
+def test_overlapping_products_that_norm_what_they_read_change_no_bit(
+    rows: int, overlap: int
+) -> None:
+    layers = [
+        (random(4096, 4096) / 64, random(8192, 4096) / 64, random(4096, 4096) / 64)
+        for _ in range(6)
+    ]
+    norm, start = torch.randn(4096, device="cuda") + 1, random(rows, 4096)
+    sums = poisoned_sums()
+
+    def chain(pdl: int) -> torch.Tensor:
+        residual, x = start + 0, start * 1
+        to = Residual(residual, norm, 1e-5)
+        for first, wide, last in layers * 2:
+            for weight in (first, last):
+                out = torch.empty_like(start)
+                unnormed = few_rows_product(x, weight, out=out, sums=sums, residual=to, pdl=pdl)
+                assert unnormed is not None
+                x = torch.empty_like(start)
+                few_rows_product(unnormed, wide, out=x, gated=True, sums=sums, pdl=pdl)
         return x + residual
 
     expected = chain(APART)

@@ -13,7 +13,6 @@ from twolane.engine.cpu.philox import token_bits, uniform
 from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.pages.rope_write import reference_rope, rope_write
-from twolane.engine.kernels.products.gemv import config_for, gemv
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.sample import sample
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
@@ -103,20 +102,6 @@ def test_scattered_pages_arrive_and_nothing_else_changes(page_bytes: int) -> Non
     expected = torch.zeros_like(target)
     expected[put] = source[taken]
     assert torch.equal(target, expected)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
-@pytest.mark.parametrize(("outer", "inner"), [(4096, 4096), (1000, 896), (4096, 14336)])
-def test_small_products_match_float64_and_rows_keep_their_bits(
-    rows: int, outer: int, inner: int
-) -> None:
-    x, weight, bias = random(rows, inner), random(outer, inner), random(outer)
-    out = torch.full((rows, outer), torch.nan, device="cuda", dtype=BF16)
-    gemv(x, weight, out=out, bias=bias)
-    assert relative_error(out, x.double() @ weight.double().T + bias.double()) < BOUND
-    alone = torch.empty(1, outer, device="cuda", dtype=BF16)
-    gemv(x[-1:], weight, out=alone, bias=bias, config=config_for(rows))
-    assert torch.equal(alone[0], out[-1])
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])

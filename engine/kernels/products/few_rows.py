@@ -3,7 +3,8 @@
 Bytes: the weights once (out * in * itemsize), from memory; the rows once per tile of outputs, and
 partial sums of shared tiles once each way, from the L2 cache. With `gated`, silu(gate) * up follows
 in registers, which saves a launch and writing and reading [rows, 2 * units]. Weights in FP8 take
-rows in FP8.
+rows in FP8. With `residual`, the addition to the residual stream and the norm's sums of squares
+follow in registers, which saves the norm's launch (`unnormed`).
 
 Sums are in float32, in an order fixed by the configuration: the same call gives the same bits.
 """
@@ -21,38 +22,45 @@ from twolane.engine.kernels.products.few_rows_plan import (
     pad_rows,
     tiles_for,
 )
+from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.kernels.sizes import cdiv
 from twolane.engine.model_files.fp8 import FP8, Fp8Rows, Matrix
+
+SQUARES = 256 * MAX_ROWS  # sums of squares: of 64 outputs or more, for rows of up to 16,384
 
 
 class PartialSums:
     """Where programs store partial sums of shared tiles; one per stream. `counters` are zero
-    between launches."""
+    between launches. `squares` are those of `Unnormed` rows."""
 
     def __init__(
         self, device: torch.device | str, *, values: int = PARTIAL_VALUES, programs: int = 1024
     ):
         self.values = torch.empty(values, dtype=torch.float32, device=device)
         self.counters = torch.zeros(programs, dtype=torch.int32, device=device)
+        self.squares = torch.empty(SQUARES, dtype=torch.float32, device=device)
 
 
 def few_rows_product(
-    x: Matrix,
+    x: Matrix | Unnormed,
     weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
     bias: torch.Tensor | None = None,
     gated: bool = False,
+    residual: Residual | None = None,
     config: FewRowsConfig | None = None,
     pdl: int = 0,
-) -> None:
+) -> Unnormed | None:
     """x `[rows, in]` times weight `[out, in]` transposed, plus bias [out] -> out `[rows, out]`;
     requires `can_stream`.
 
     With `gated`, weight is `[2 * units, in]` (gates, ups), bias likewise, and out `[rows, units]` =
     silu(gate) * up. Rows of x and weight must start at multiples of 16 bytes; out is dense.
     Of FP8 rows, out has another dtype.
+    With `residual`, residual += the product, rounded as out would be, and out = residual * norm:
+    rows before their norm, which are returned with their squares, in memory of `sums`.
     What follows x in its storage may be read. `weight` must not change while the stream runs: with
     `pdl` its first bytes are read before the previous kernels have ended.
 
@@ -69,25 +77,45 @@ def few_rows_product(
         values,
         weights,
         checked_arguments(
-            x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
+            x, weight, out=out, sums=sums, bias=bias, gated=gated, residual=residual,
+            config=config, rows_pad=rows_pad,
         ),
         config=config,
         rows_pad=rows_pad,
         gated=gated,
         biased=bias is not None,
         scaled=isinstance(x, Fp8Rows),
+        normed=isinstance(x, Unnormed),
+        adds=residual is not None,
         pdl=pdl,
-    )
+    )  # fmt: skip
+    return unnormed(out, residual, sums, config, rows_pad)
+
+
+def unnormed(
+    out: torch.Tensor,
+    residual: Residual | None,
+    sums: PartialSums,
+    config: FewRowsConfig,
+    rows_pad: int,
+) -> Unnormed | None:
+    """What a product that added to the residual has left."""
+    if residual is None:
+        return None
+    parts = tiles_for(out.shape[1], config, gated=False)
+    squares = sums.squares[: parts * rows_pad].view(parts, rows_pad)
+    return Unnormed(out, squares, residual.epsilon)
 
 
 def checked_arguments(
-    x: Matrix,
+    x: Matrix | Unnormed,
     weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
     bias: torch.Tensor | None,
     gated: bool,
+    residual: Residual | None,
     config: FewRowsConfig,
     rows_pad: int,
 ) -> tuple[Any, ...]:
@@ -117,6 +145,22 @@ def checked_arguments(
     assert config.stages >= 2, "a stage is released when the next is loaded"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()
+    n_parts, epsilon = 0, 0.0
+    if isinstance(x, Unnormed):
+        n_parts, epsilon = len(x.squares), x.epsilon
+        assert residual is None, "the squares would be overwritten while they are read"
+        assert x.squares.data_ptr() == sums.squares.data_ptr()
+        assert x.squares.shape[1] == rows_pad
+    held, norm = out, sums.squares  # not read
+    if residual is not None:
+        held, norm = residual.values, residual.norm
+        assert not gated
+        assert held.shape == out.shape
+        assert held.dtype == out.dtype, "not told apart where variants are"
+        assert held.is_contiguous()
+        assert norm.shape == (n_out,)
+        assert norm.is_contiguous()
+        assert n_tiles * rows_pad <= sums.squares.numel()
     return (
         out,
         weights if bias is None else bias,
@@ -124,10 +168,16 @@ def checked_arguments(
         sums.counters,
         row_scales,
         scales,
+        held,
+        norm,
+        sums.squares,
         rows,
         n_out,
         n_tiles,
         n_chunks,
+        n_parts,
+        1 / inner,
+        epsilon,
     )
 
 
@@ -137,5 +187,5 @@ def can_stream(x: torch.Tensor) -> bool:
     return x.dtype in (torch.bfloat16, torch.float16, FP8) and card is not None and card.is_hopper
 
 
-def _values(matrix: Matrix) -> torch.Tensor:
-    return matrix.values if isinstance(matrix, Fp8Rows) else matrix
+def _values(matrix: Matrix | Unnormed) -> torch.Tensor:
+    return matrix if isinstance(matrix, torch.Tensor) else matrix.values

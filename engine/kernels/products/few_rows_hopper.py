@@ -5,6 +5,9 @@
     tensor cores      [64 outputs, inner] x [inner, rows]: weights are the rows of the product, so
                       that 8 input rows need no padding
     FP8               both sides; sums are scaled by row and output at the end of a tile
+    NORMED            rows before their norm: sums are divided by the root of the row's mean square
+                      at the end of a tile
+    ADDS              a whole tile is added to the residual stream, as `few_rows_sums.add` says
 
 A stage holds one box of weights of HALF outputs, or a pair, low and high: adjacent outputs, or the
 gates and ups of the same units, whose product then never leaves the registers. Ideas: the warp
@@ -28,7 +31,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from twolane.engine.kernels.gluon_names import async_load
-from twolane.engine.kernels.products.few_rows_sums import finish, merge, scale
+from twolane.engine.kernels.products.few_rows_sums import (
+    add,
+    find_scales,
+    finish,
+    load_residual,
+    merge,
+    scale,
+    unnorm,
+)
 
 
 @gluon.jit
@@ -114,11 +125,11 @@ def _fetch(
 
 @gluon.jit
 def _multiply(
-    rows, lows, highs, full, free, out, bias, partials, counters, row_scales, scales,
-    n_rows, n_out, n_tiles, n_chunks,
+    rows, lows, highs, full, free, roots, out, bias, partials, counters, row_scales, scales,
+    residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts, mean_share, epsilon,
     HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
     PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, SCALED: gl.constexpr,
-    WARPS: gl.constexpr, PDL: gl.constexpr,
+    NORMED: gl.constexpr, ADDS: gl.constexpr, WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     DEPTH: gl.constexpr = 256 // rows.dtype.primitive_bitwidth  # of one product: 32 bytes
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, DEPTH])
@@ -126,6 +137,8 @@ def _multiply(
         gdc_wait()
     if PDL == 1:
         gdc_launch_dependents()
+    if NORMED:
+        find_scales(squares, roots, n_parts, mean_share, epsilon, ROWS, WARPS)
     all_begin, middle, all_end = _share(n_tiles, n_chunks, SPLIT)
     done = 0
     n_front = gl.cdiv(all_end - middle, n_chunks)
@@ -138,6 +151,11 @@ def _multiply(
             begin = all_begin
             end = middle
         first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
+        if ADDS:
+            held_low, held_high, norm_low, norm_high = load_residual(
+                residual, norm, first_low, first_high, end == (tile + 1) * n_chunks, n_rows, n_out,
+                HALF, ROWS, PAIR, WARPS,
+            )  # fmt: skip
         low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         # Wait for each chunk's products after issuing the next chunk's.
@@ -170,13 +188,22 @@ def _multiply(
                     low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
                     HALF, ROWS, PAIR, GATED, LAYOUT,
                 )  # fmt: skip
-            finish(
-                low, high, first_low, first_high, out, bias, n_rows, n_out,
-                HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
-            )  # fmt: skip
+            if NORMED:
+                low, high = unnorm(low, high, roots, PAIR, LAYOUT)
+            if ADDS:
+                add(
+                    low, high, held_low, held_high, norm_low, norm_high, tile, first_low,
+                    first_high, out, bias, residual, squares, n_rows, n_out,
+                    HALF, ROWS, PAIR, BIASED, LAYOUT, WARPS,
+                )  # fmt: skip
+            else:
+                finish(
+                    low, high, first_low, first_high, out, bias, n_rows, n_out,
+                    HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
+                )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks"])
+@gluon.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks", "n_parts"])
 def streamed_kernel(
     x,
     weight,
@@ -186,10 +213,16 @@ def streamed_kernel(
     counters,
     row_scales,
     scales,
+    residual,
+    norm,
+    squares,
     n_rows,
     n_out,
     n_tiles,
     n_chunks,
+    n_parts,
+    mean_share,
+    epsilon,
     HALF: gl.constexpr,
     ROWS: gl.constexpr,
     BLOCK_IN: gl.constexpr,
@@ -199,6 +232,8 @@ def streamed_kernel(
     GATED: gl.constexpr,
     BIASED: gl.constexpr,
     SCALED: gl.constexpr,
+    NORMED: gl.constexpr,
+    ADDS: gl.constexpr,
     WARPS: gl.constexpr,
     FETCH_REGISTERS: gl.constexpr,
     BOXES: gl.constexpr,
@@ -213,6 +248,8 @@ def streamed_kernel(
     boxes = rows._reinterpret(x.dtype, [STAGES * ROWS // BOX, BOX, BLOCK_IN], x.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    # Of each row, one by the root of its mean square.
+    roots = gl.allocate_shared_memory(gl.float32, [ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for s in gl.static_range(STAGES):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
@@ -220,9 +257,10 @@ def streamed_kernel(
     gl.warp_specialize(
         [
             (_multiply, (
-                rows, lows, highs, full, free, out, bias, partials, counters, row_scales, scales,
-                n_rows, n_out, n_tiles, n_chunks,
-                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, WARPS, PDL,
+                rows, lows, highs, full, free, roots, out, bias, partials, counters, row_scales,
+                scales, residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts,
+                mean_share, epsilon,
+                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, NORMED, ADDS, WARPS, PDL,
             )),
             (_fetch, (
                 x, weight, boxes, lows, highs, full, free, n_out, n_tiles, n_chunks,

@@ -31,20 +31,24 @@ def launch_streamed(
     gated: bool,
     biased: bool,
     scaled: bool,
+    normed: bool,
+    adds: bool,
     pdl: int,
 ) -> None:
     """Like `few_rows_product`, which checks the arguments; `arguments`: the kernel's, after x and
     weight."""
-    out, bias, sums, counters, row_scales, scales, _, n_out, *_ = arguments
+    pointers = arguments[:9]
+    out, bias, *_, norm, _ = pointers
+    n_out = arguments[10]
     box, boxes = boxes_for(len(x), rows_pad, chunk_bytes=config.block_in * x.itemsize)
     constants = (
         config.half, rows_pad, config.block_in, config.stages, config.split, config.pair, gated,
-        biased, scaled, config.warps, _FETCH_REGISTERS, boxes, pdl,
+        biased, scaled, normed, adds, config.warps, _FETCH_REGISTERS, boxes, pdl,
     )  # fmt: skip
     # All that a variant depends on; row counts, tiles and chunks are not specialised.
     variant = (
-        x.device, x.dtype, out.dtype, bias.dtype, constants, n_out == 1, n_out % _ALIGNED == 0,
-        *(t.data_ptr() % _ALIGNED == 0 for t in (out, bias, sums, counters, row_scales, scales)),
+        x.device, x.dtype, out.dtype, bias.dtype, norm.dtype, constants, n_out == 1,
+        n_out % _ALIGNED == 0, *(t.data_ptr() % _ALIGNED == 0 for t in pointers),
     )  # fmt: skip
     grid = (config.programs, 1, 1)
     n_rows = rows_with_padding(x, rows_pad)

@@ -1,4 +1,5 @@
-"""The end of a tile in `few_rows_hopper`: partial sums are merged if shared, scaled, and stored."""
+"""The end of a tile in `few_rows_hopper`: partial sums are merged if shared, scaled, and stored, or
+added to the residual stream first."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
 
@@ -66,6 +67,21 @@ def scale(
 
 
 @gluon.jit
+def _add_bias(
+    low, high, first_low, first_high, bias, n_out,
+    HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
+    added = gl.load(bias + first_low + unit, mask=first_low + unit < n_out, other=0.0)
+    low += added.to(gl.float32)[:, None]
+    if PAIR:
+        keep_high = first_high + unit < n_out * (2 if GATED else 1)
+        added = gl.load(bias + first_high + unit, mask=keep_high, other=0.0)
+        high += added.to(gl.float32)[:, None]
+    return low, high
+
+
+@gluon.jit
 def finish(
     low, high, first_low, first_high, out, bias, n_rows, n_out,
     HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
@@ -74,14 +90,9 @@ def finish(
     """Add bias, apply the gate, round, transpose, store."""
     WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
     if BIASED:
-        unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
-        keep_low = first_low + unit < n_out
-        keep_high = first_high + unit < n_out * (2 if GATED else 1)
-        added = gl.load(bias + first_low + unit, mask=keep_low, other=0.0)
-        low += added.to(gl.float32)[:, None]
-        if PAIR:
-            added = gl.load(bias + first_high + unit, mask=keep_high, other=0.0)
-            high += added.to(gl.float32)[:, None]
+        low, high = _add_bias(
+            low, high, first_low, first_high, bias, n_out, HALF, PAIR, GATED, LAYOUT
+        )
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, WIDE))[None, :]
     output = first_low + gl.arange(0, HALF, layout=gl.SliceLayout(1, WIDE))[:, None]
     at = out + row.to(gl.int64) * n_out + output
@@ -94,3 +105,111 @@ def finish(
         if PAIR:
             keep = (row < n_rows) & (output + HALF < n_out)
             gl.store(at + HALF, gl.convert_layout(high.to(out.dtype.element_ty), WIDE), mask=keep)
+
+
+@gluon.jit
+def find_scales(
+    squares, roots, n_parts, mean_share, epsilon,
+    ROWS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Into `roots` [ROWS] of shared memory: of each row 1 / sqrt(mean of squares + epsilon), from
+    the sums of squares `[n_parts, ROWS]`, added in a fixed order."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [1, WARPS], [1, 0])
+    PARTS: gl.constexpr = 64 if ROWS <= 64 else 32  # at once: as many as registers hold
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+    nth = gl.arange(0, PARTS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(0, LAYOUT))
+    for part in range(0, n_parts, PARTS):
+        at = squares + (part + nth) * ROWS + row
+        total += gl.sum(gl.load(at, mask=part + nth < n_parts, other=0.0), 0)
+    of_rows = gl.rsqrt(total * mean_share + epsilon)
+    roots.store(of_rows)
+    barrier()
+
+
+@gluon.jit
+def unnorm(
+    low, high, roots, PAIR: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """(low, high) of rows before their norm, times what `find_scales` has found."""
+    of_row = roots.load(gl.SliceLayout(0, LAYOUT))[None, :]
+    low *= of_row
+    if PAIR:
+        high *= of_row
+    return low, high
+
+
+@gluon.jit
+def _place(
+    first, n_rows, n_out, HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr
+):  # fmt: skip
+    """(where, whether there) of the outputs of half a tile, as they are stored."""
+    WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, WIDE))[None, :]
+    output = first + gl.arange(0, HALF, layout=gl.SliceLayout(1, WIDE))[:, None]
+    return row.to(gl.int64) * n_out + output, (row < n_rows) & (output < n_out)
+
+
+@gluon.jit
+def load_residual(
+    residual, norm, first_low, first_high, is_needed, n_rows, n_out,
+    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The residual stream at both halves of a tile, and the weights of its norm: loaded before the
+    tile's sums are there."""
+    WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
+    output = first_low + gl.arange(0, HALF, layout=gl.SliceLayout(1, WIDE))
+    norm_low = gl.load(norm + output, mask=(output < n_out) & is_needed, other=0.0)
+    at, keep = _place(first_low, n_rows, n_out, HALF, ROWS, WARPS)
+    low = gl.load(residual + at, mask=keep & is_needed, other=0.0)
+    high = low
+    norm_high = norm_low
+    if PAIR:
+        output = first_high + gl.arange(0, HALF, layout=gl.SliceLayout(1, WIDE))
+        norm_high = gl.load(norm + output, mask=(output < n_out) & is_needed, other=0.0)
+        at, keep = _place(first_high, n_rows, n_out, HALF, ROWS, WARPS)
+        high = gl.load(residual + at, mask=keep & is_needed, other=0.0)
+    return low, high, norm_low, norm_high
+
+
+@gluon.jit
+def _add_half(
+    half, held, of_output, first, out, residual, n_rows, n_out,
+    HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Adds half a tile to the residual `held`; returns its sums of squares, one for each row."""
+    WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
+    at, keep = _place(first, n_rows, n_out, HALF, ROWS, WARPS)
+    added = gl.convert_layout(half.to(out.dtype.element_ty), WIDE).to(gl.float32)
+    rounded = (added + held.to(gl.float32)).to(residual.dtype.element_ty)
+    gl.store(residual + at, rounded, mask=keep)
+    total = rounded.to(gl.float32)  # what the next addition will read
+    scaled = total * of_output.to(gl.float32)[:, None]
+    gl.store(out + at, scaled.to(out.dtype.element_ty), mask=keep)
+    return gl.sum(gl.where(keep, total * total, 0.0), 0)
+
+
+@gluon.jit
+def add(
+    low, high, held_low, held_high, norm_low, norm_high, tile, first_low, first_high, out, bias,
+    residual, squares, n_rows, n_out,
+    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, BIASED: gl.constexpr,
+    LAYOUT: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Instead of `finish`: residual = what was held of it + the tile, rounded as if it was stored;
+    out = the residual times the weight of its norm; squares[tile] = the sums of its squares by
+    row."""
+    WIDE: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
+    if BIASED:
+        low, high = _add_bias(
+            low, high, first_low, first_high, bias, n_out, HALF, PAIR, False, LAYOUT
+        )
+    total = _add_half(
+        low, held_low, norm_low, first_low, out, residual, n_rows, n_out, HALF, ROWS, WARPS
+    )
+    if PAIR:
+        total += _add_half(
+            high, held_high, norm_high, first_high, out, residual, n_rows, n_out, HALF, ROWS, WARPS
+        )
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, WIDE))
+    gl.store(squares + tile * ROWS + row, total)

@@ -10,8 +10,12 @@ pytest.importorskip("triton")
 
 import torch
 
+from twolane.engine.cuda.products import Rows
+from twolane.engine.kernels.products.unnormed import Residual, Unnormed
+from twolane.engine.kernels.rows.norm import reference_rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
-from twolane.engine.model_files.fp8 import Fp8Rows
+from twolane.engine.kernels.testing import relative_error
+from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
 @pytest.fixture
@@ -22,9 +26,9 @@ def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     rows: list[int] = []
 
-    def noting(x: torch.Tensor, *args: Any, **options: Any) -> None:
+    def noting(x: Rows, *args: Any, **options: Any) -> Unnormed | None:
         rows.append(len(x))
-        general_skinny(x, *args, **options)
+        return general_skinny(x, *args, **options)
 
     monkeypatch.setattr(products, "can_stream", lambda x: True)
     monkeypatch.setattr(products, "few_rows_product", noting)
@@ -160,6 +164,44 @@ def test_products_for_a_norm_are_scaled_there_where_that_is_faster(streaming: li
         rms_norm(got.index_select(0, some), norm, out=out, epsilon=1e-5, residual=residual)
         assert torch.allclose(out.double(), expected, atol=1e-4), n
         assert torch.allclose(residual.double(), total, atol=1e-4), n
+
+
+def test_products_of_few_rows_add_to_the_residual_where_no_norm_needs_a_launch_of_its_own(
+    streaming: list[int],
+) -> None:
+    """The interpreter cuts off what does not fit in bfloat16, which is twice a card's error."""
+    from twolane.engine.cuda.products import ADDED_ROWS, Products
+    from twolane.engine.cuda.tuning import Tuning
+
+    half, epsilon = torch.bfloat16, 1e-5
+    weight, reader = torch.randn(72, 40).to(half) / 6, torch.randn(2 * 24, 72).to(half) / 8
+    norm, bias = (torch.randn(72) + 1).to(half), torch.randn(72).to(half)
+    products, x = Products(exact=False), torch.randn(ADDED_ROWS + 1, 40).to(half)
+    for n in (3, ADDED_ROWS):
+        residual = torch.randn(n, 72).to(half) * 1e4
+        unnormed = products.add(x[:n], weight, bias, Residual(residual, norm, epsilon), pdl=0)
+        assert unnormed is not None
+        expected, _ = reference_rms_norm(residual, norm, epsilon)
+        expected = expected @ reader.double().T
+        assert relative_error(products(unnormed, reader, None, pdl=0), expected) < 1e-2
+        gated = products.gated(unnormed, reader, None, pdl=0)
+        assert isinstance(gated, torch.Tensor)
+        assert relative_error(gated, reference_silu_mul(expected)) < 2e-2
+    assert streaming == [3, 3, 3, *[ADDED_ROWS] * 3]
+
+    def leaves_the_norm(products: Products, x: torch.Tensor, weight: Matrix) -> bool:
+        residual = torch.ones(len(x), 72, dtype=x.dtype)
+        to = Residual(residual, norm.to(x.dtype), epsilon)
+        return products.add(x, weight, None, to, pdl=0) is None and bool((residual == 1).all())
+
+    assert leaves_the_norm(products, x, weight), "many rows"
+    assert leaves_the_norm(products, x[:3].half(), weight.half()), "it might overflow"
+    assert leaves_the_norm(products, x[:3], wide_fp8(72, 40)), "rows need a scale each"
+    exact = Products(exact=True)
+    exact.probe(weight)
+    assert leaves_the_norm(exact, x[:3], weight)
+    library = Tuning(library_products=True)
+    assert leaves_the_norm(Products(exact=False, tuning=library), x[:3], weight)
 
 
 def test_gated_products_of_many_rows_are_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

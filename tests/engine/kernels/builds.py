@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +27,6 @@ from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
-STREAMED_ROWS = (8, 32, 64, 128)
 _FP8_MADE = re.compile(r"cvt\.rn\.satfinite\.e4m3x2\.f32\s+(%rs\d+)")
 _FP8_WIDENED = re.compile(r"cvt\.rn\.f16x2\.e4m3x2\s+%r\d+, (%rs\d+)")
 
@@ -160,11 +158,12 @@ def _assemble(ptx: str) -> str:
     return done.stderr
 
 
-def cases() -> dict[str, Callable[[], None]]:
+def cases() -> dict[str, Callable[[], object]]:
     """A launch of each kernel as the engine makes it for Llama-3.1-8B, by name; of attention also
     for other heads."""
     import torch
 
+    from tests.engine.kernels.few_rows_builds import streamed_launches
     from twolane.engine.kernels.attention.decode_attention import decode_attention
     from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
     from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
@@ -184,10 +183,7 @@ def cases() -> dict[str, Callable[[], None]]:
     )
     from twolane.engine.kernels.pages.page_copy import copy_pages
     from twolane.engine.kernels.pages.rope_write import rope_write
-    from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
-    from twolane.engine.kernels.products.few_rows_plan import config_for as cut_for
     from twolane.engine.kernels.products.gated_many_rows import gated_many_rows
-    from twolane.engine.kernels.products.gemv import gemv
     from twolane.engine.kernels.rows.all_reduce import PeerBuffers, all_reduce, all_reduce_norm
     from twolane.engine.kernels.rows.embed import embed
     from twolane.engine.kernels.rows.norm import rms_norm
@@ -218,22 +214,6 @@ def cases() -> dict[str, Callable[[], None]]:
         counts=zeros(128, dtype=torch.int32), width=8192,
     )  # fmt: skip
     attention: dict[str, Any] = {"out": queries, "scale": 0.1}
-    sums = PartialSums("cpu")
-
-    def streamed(n: int, outer: int, inner: int, *, gated: bool = False) -> None:
-        """As for all outputs, with the weights of the first few."""
-        few_rows_product(
-            zeros(n, inner), zeros(128 * (1 + gated), inner), out=zeros(n, 128), sums=sums,
-            gated=gated, config=replace(cut_for(n, outer, inner, gated=gated), programs=2),
-            pdl=True,
-        )  # fmt: skip
-
-    def streamed_fp8(n: int, *, gated: bool = False) -> None:
-        cut = cut_for(n, 14336 if gated else 28672, 4096, gated=gated, itemsize=1)
-        few_rows_product(
-            small(n, 4096), small(128 * (1 + gated), 4096), out=zeros(n, 128), sums=sums,
-            gated=gated, config=replace(cut, programs=2), pdl=True,
-        )  # fmt: skip
 
     def paged(granule_bytes: int, granules: int, units: int) -> dict[str, Any]:
         """A small piece of such a table, out of pages of 4 units."""
@@ -258,7 +238,7 @@ def cases() -> dict[str, Callable[[], None]]:
             kv_heads=8, page_tokens=page_tokens, head_dim=dim,
         )  # fmt: skip
 
-    made: dict[str, Callable[[], None]] = {
+    made: dict[str, Callable[[], object]] = {
         "plan": lambda: plan_decode(plan, ints, tables, page_tokens=64),
         "decode": lambda: decode_attention(queries, view, 1, tables, plan, **attention),
         "decode overlapping": lambda: decode_attention(
@@ -328,15 +308,7 @@ def cases() -> dict[str, Callable[[], None]]:
         "made fp8 80": lambda: remade_fp8(64, 80, torch.float16, 1),
         "made fp8 of float32": lambda: remade_fp8(64, 128, torch.float32, 1),
         "made fp8 256": lambda: remade_fp8(64, 256, torch.bfloat16, 1),
-        **{f"streamed out {n}": partial(streamed, n, 4096, 4096) for n in STREAMED_ROWS},
-        **{f"streamed head {n}": partial(streamed, n, 128_256, 4096) for n in STREAMED_ROWS},
-        **{
-            f"streamed gated {n}": partial(streamed, n, 14336, 4096, gated=True)
-            for n in STREAMED_ROWS
-        },
-        "streamed out 96": lambda: streamed(96, 4096, 4096),
-        **{f"streamed fp8 {n}": partial(streamed_fp8, n) for n in (8, 128)},
-        **{f"streamed gated fp8 {n}": partial(streamed_fp8, n, gated=True) for n in (8, 96, 128)},
+        **streamed_launches(),
         "tall gated": lambda: gated_many_rows(
             zeros(600, 4096), zeros(512, 4096), out=zeros(600, 256)
         ),
@@ -345,14 +317,10 @@ def cases() -> dict[str, Callable[[], None]]:
         ),
         "silu fp8": lambda: silu_mul(zeros(4, 28672), out=small(4, 14336)),
         "quantise": lambda: quantise_rows(rows, out=small(4, 4096)),
-        "gemv fp8": lambda: gemv(rows[:1], small(64, 4096), out=zeros(1, 64), pdl=True),
-        "gemv fp8 2": lambda: gemv(rows[:2], small(64, 4096), out=zeros(2, 64)),
         "rank sum": lambda: all_reduce(wide, peers, out=wide),
         "rank sum norm": lambda: all_reduce_norm(
             wide, wide[0], peers, residual=wide, out=wide, epsilon=1e-5, pdl=True
         ),
-        "gemv": lambda: gemv(rows[:1], zeros(64, 4096), out=zeros(1, 64), pdl=True),
-        "gemv two": lambda: gemv(rows[:2], zeros(64, 4096), out=zeros(2, 64)),
     }  # fmt: skip
 
     def other(heads: int, kv_heads: int, dim: int) -> None:

@@ -12,29 +12,32 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from twolane.engine.kernels.products.few_rows import PartialSums, checked_arguments
+from twolane.engine.kernels.products.few_rows import PartialSums, checked_arguments, unnormed
 from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
+from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
 def general_skinny(
-    x: Matrix,
+    x: Matrix | Unnormed,
     weight: Matrix,
     *,
     out: torch.Tensor,
     sums: PartialSums,
     bias: torch.Tensor | None = None,
     gated: bool = False,
+    residual: Residual | None = None,
     config: FewRowsConfig | None = None,
     pdl: int = 0,
-) -> None:
+) -> Unnormed | None:
     """As `skinny`, of any dtype."""
     rows, inner = x.shape
     config = config or config_for(rows, out.shape[1], inner, gated=gated)
     rows_pad = max(16, pad_rows(rows))
     arguments = checked_arguments(
-        x, weight, out=out, sums=sums, bias=bias, gated=gated, config=config, rows_pad=rows_pad
-    )
+        x, weight, out=out, sums=sums, bias=bias, gated=gated, residual=residual, config=config,
+        rows_pad=rows_pad,
+    )  # fmt: skip
     descriptors = (
         TensorDescriptor(t, list(t.shape), list(t.stride()), [block, config.block_in])
         for t, block in ((values(x), rows_pad), (values(weight), config.half))
@@ -51,12 +54,15 @@ def general_skinny(
         GATED=gated,
         BIASED=bias is not None,
         SCALED=isinstance(x, Fp8Rows),
+        NORMED=isinstance(x, Unnormed),
+        ADDS=residual is not None,
         num_warps=config.warps,
     )
+    return unnormed(out, residual, sums, config, rows_pad)
 
 
-def values(matrix: Matrix) -> torch.Tensor:
-    return matrix.values if isinstance(matrix, Fp8Rows) else matrix
+def values(matrix: Matrix | Unnormed) -> torch.Tensor:
+    return matrix if isinstance(matrix, torch.Tensor) else matrix.values
 
 
 @triton.jit
@@ -131,7 +137,24 @@ def _store(
     tl.store(at, low, mask=keep_low & (row < n_rows))
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks"])
+@triton.jit
+def _add_half(
+    half, first, out, residual, norm, n_rows, n_out, HALF: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Add to the residual, store what its norm will be made of; the sums of squares by row."""
+    output = first + tl.arange(0, HALF)[:, None]
+    row = tl.arange(0, ROWS)[None, :]
+    keep = (output < n_out) & (row < n_rows)
+    at = row.to(tl.int64) * n_out + output
+    total = half.to(out.dtype.element_ty).to(tl.float32)
+    total += tl.load(residual + at, mask=keep, other=0.0).to(tl.float32)
+    tl.store(residual + at, total, mask=keep)
+    total = total.to(residual.dtype.element_ty).to(tl.float32)
+    tl.store(out + at, total * tl.load(norm + output, mask=output < n_out, other=0.0), mask=keep)
+    return tl.sum(tl.where(keep, total * total, 0.0), 0)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks", "n_parts"])
 def general_kernel(
     x,
     weight,
@@ -141,10 +164,16 @@ def general_kernel(
     counters,
     row_scales,
     scales,
+    residual,
+    norm,
+    squares,
     n_rows,
     n_out,
     n_tiles,
     n_chunks,
+    n_parts,
+    mean_share,
+    epsilon,
     HALF: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_IN: tl.constexpr,
@@ -154,6 +183,8 @@ def general_kernel(
     GATED: tl.constexpr,
     BIASED: tl.constexpr,
     SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    ADDS: tl.constexpr,
 ):
     programs = tl.num_programs(0)
     each = 1 if SPLIT else n_chunks
@@ -175,10 +206,12 @@ def general_kernel(
         high = tl.zeros([HALF, ROWS], tl.float32)
         for chunk in tl.range(begin, end, num_stages=STAGES):
             column = (chunk - tile * n_chunks) * BLOCK_IN
-            turned = tl.trans(x.load([0, column]))
-            low = tl.dot(weight.load([first_low, column]), turned, low, input_precision="ieee")
+            # In float32, without a loss: the interpreter multiplies no bfloat16.
+            turned = tl.trans(x.load([0, column]).to(tl.float32))
+            below = weight.load([first_low, column]).to(tl.float32)
+            low = tl.dot(below, turned, low, input_precision="ieee")
             if PAIR:
-                above = weight.load([first_high, column])
+                above = weight.load([first_high, column]).to(tl.float32)
                 high = tl.dot(above, turned, high, input_precision="ieee")
         whole = True
         if SPLIT:
@@ -196,7 +229,28 @@ def general_kernel(
                 if PAIR:
                     at, keep = first_high + unit, n_out * (2 if GATED else 1)
                     high *= of_row * tl.load(scales + at, mask=at < keep, other=0.0)
-            _store(
-                low, high, first_low, first_high, out, bias, n_rows, n_out,
-                HALF, ROWS, PAIR, GATED, BIASED,
-            )  # fmt: skip
+            if NORMED:
+                total = tl.zeros([ROWS], tl.float32)
+                for part in range(n_parts):
+                    total += tl.load(squares + part * ROWS + tl.arange(0, ROWS))
+                root = tl.rsqrt(total * mean_share + epsilon)[None, :]
+                low *= root
+                high *= root
+            if ADDS:
+                if BIASED:
+                    unit = tl.arange(0, HALF)[:, None]
+                    at = first_low + unit
+                    low += tl.load(bias + at, mask=at < n_out, other=0.0).to(tl.float32)
+                    at = first_high + unit
+                    high += tl.load(bias + at, mask=at < n_out, other=0.0).to(tl.float32)
+                parts = _add_half(low, first_low, out, residual, norm, n_rows, n_out, HALF, ROWS)
+                if PAIR:
+                    parts += _add_half(
+                        high, first_high, out, residual, norm, n_rows, n_out, HALF, ROWS
+                    )
+                tl.store(squares + tile * ROWS + tl.arange(0, ROWS), parts)
+            else:
+                _store(
+                    low, high, first_low, first_high, out, bias, n_rows, n_out,
+                    HALF, ROWS, PAIR, GATED, BIASED,
+                )  # fmt: skip

@@ -6,7 +6,6 @@ pytest.importorskip("triton")
 
 import torch
 
-from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
@@ -66,15 +65,3 @@ def test_what_is_not_finite_stays_so(broken: float) -> None:
     out = poisoned(2, 32)
     quantise_rows(x, out=out)
     assert out.dequantise().isfinite().all(-1).tolist() == [True, False]
-
-
-@pytest.mark.parametrize("rows", [1, 2, 4])
-def test_small_products_of_fp8_weights_match_float64(rows: int) -> None:
-    x, bias = torch.randn(rows, 96), torch.randn(10)
-    weight = Fp8Rows.empty(10, 96)
-    weight.copy_(torch.randn(10, 96))
-    out = torch.full((rows, 10), torch.nan)
-    config = GemvConfig(block_out=4, block_in=32, warps=4)
-    gemv(x, weight, out=out, bias=bias, config=config)
-    expected = x.double() @ weight.dequantise().double().T + bias
-    assert (out.double() - expected).norm() / expected.norm() < 1e-6

@@ -13,7 +13,6 @@ from twolane.engine.kernels.pages.kv_view import allocate_view
 from twolane.engine.kernels.pages.page_checksum import checksum_pages
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.pages.rope_write import reference_rope, rope_write
-from twolane.engine.kernels.products.gemv import GemvConfig, gemv
 from twolane.engine.kernels.rows.embed import embed, reference_embed
 from twolane.engine.kernels.rows.norm import reference_rms_norm, rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul, silu_mul
@@ -162,18 +161,6 @@ def test_parts_of_pages_are_copied_between_pools_that_lay_them_apart() -> None:
     assert torch.equal(target, expected)
     assert torch.equal(back[taken, 2], source[taken, 1])
     assert not back[:, :2].any()
-
-
-@pytest.mark.parametrize("rows", [1, 3, 8])
-def test_small_products_match_float64_and_rows_keep_their_bits(rows: int) -> None:
-    x, weight, bias = torch.randn(rows, 100), torch.randn(10, 100), torch.randn(10)
-    config = GemvConfig(block_out=4, block_in=32, warps=4)
-    out = torch.full((rows, 10), torch.nan)
-    gemv(x, weight, out=out, bias=bias, config=config)
-    assert_close(out, x.double() @ weight.double().T + bias)
-    alone = torch.empty(1, 10)
-    gemv(x[-1:], weight, out=alone, bias=bias, config=config)
-    assert torch.equal(alone[0], out[-1])
 
 
 def test_embed_looks_up_known_and_just_sampled_tokens() -> None:

@@ -24,6 +24,8 @@ from twolane.engine.kernels.products.few_rows_plan import (
     tiles_for,
 )
 from twolane.engine.kernels.products.row_padding import padded_empty, rows_with_padding
+from twolane.engine.kernels.products.unnormed import Residual
+from twolane.engine.kernels.rows.norm import reference_rms_norm
 from twolane.engine.kernels.rows.silu import reference_silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.model_files.fp8 import Fp8Rows
@@ -78,6 +80,49 @@ def test_sums_of_scaled_rows_and_weights_are_scaled(
     general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.dequantise().double() @ weight.dequantise().double().T + bias.double()
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
+
+
+@pytest.mark.parametrize("rows", [1, 5, 33])
+@pytest.mark.parametrize(("split", "programs"), [(False, 2), (True, 3)])
+@pytest.mark.parametrize("pair", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
+    rows: int, split: bool, programs: int, pair: bool, biased: bool
+) -> None:
+    """Two products read the same rows; squares that no tile has left are never read."""
+    x, first, norm = torch.randn(rows, 120), torch.randn(200, 120), torch.rand(200) + 0.5
+    bias = torch.randn(200) if biased else None
+    start = torch.randn(rows, 200) * 9
+    residual, out = start.clone(), torch.full((rows, 200), torch.nan)
+    sums = PartialSums("cpu", values=1 << 18, programs=16)
+    sums.squares.fill_(torch.nan)
+    cut = config(programs, split=split, pair=pair)
+    unnormed = general_skinny(
+        x, first, out=out, bias=bias, sums=sums, config=cut,
+        residual=Residual(residual, norm, 1e-3),
+    )  # fmt: skip
+    assert unnormed is not None
+    assert unnormed.values is out
+    product = x.double() @ first.double().T + (0 if bias is None else bias.double())
+    normed, added = reference_rms_norm(product, norm, 1e-3, start)
+    assert relative_error(residual, added) < 1e-6
+    for outer, gated in ((80, False), (72, True)):
+        weight = torch.randn(outer * (1 + gated), 200) / 14
+        read = torch.full((rows, outer), torch.nan)
+        reader = config(2, split=False, pair=gated)
+        general_skinny(unnormed, weight, out=read, gated=gated, sums=sums, config=reader)
+        expected = normed @ weight.double().T
+        assert relative_error(read, reference_silu_mul(expected) if gated else expected) < 1e-6
+
+
+def test_rows_before_their_norm_are_not_read_where_their_squares_would_be_overwritten() -> None:
+    sums = PartialSums("cpu", values=1 << 16)
+    x, weight, out = torch.randn(3, 64), torch.randn(64, 64), torch.empty(3, 64)
+    to, cut = Residual(torch.randn(3, 64), torch.ones(64), 1e-5), config(1, split=False)
+    unnormed = general_skinny(x, weight, out=out, sums=sums, residual=to, config=cut)
+    assert unnormed is not None
+    with pytest.raises(AssertionError, match="overwritten"):
+        general_skinny(unnormed, weight, out=torch.empty(3, 64), sums=sums, residual=to, config=cut)
 
 
 def test_half_precision_sums_in_float32() -> None:

@@ -33,12 +33,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from twolane.engine.kernels.gluon_names import async_load
 from twolane.engine.kernels.products.few_rows_sums import (
     add,
-    find_scales,
+    find_factors,
     finish,
+    hold_scales,
     load_residual,
+    load_scales,
     merge,
-    scale,
-    unnorm,
+    scale_rows,
 )
 
 
@@ -125,7 +126,7 @@ def _fetch(
 
 @gluon.jit
 def _multiply(
-    rows, lows, highs, full, free, roots, out, bias, partials, counters, row_scales, scales,
+    rows, lows, highs, full, free, factors, out, bias, partials, counters, row_scales, scales,
     residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts, mean_share, epsilon,
     HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
     PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, SCALED: gl.constexpr,
@@ -138,7 +139,9 @@ def _multiply(
     if PDL == 1:
         gdc_launch_dependents()
     if NORMED:
-        find_scales(squares, roots, n_parts, mean_share, epsilon, ROWS, WARPS)
+        find_factors(squares, factors, n_parts, mean_share, epsilon, ROWS, WARPS)
+    if SCALED:
+        hold_scales(row_scales, factors, n_rows, ROWS, WARPS)
     all_begin, middle, all_end = _share(n_tiles, n_chunks, SPLIT)
     done = 0
     n_front = gl.cdiv(all_end - middle, n_chunks)
@@ -151,6 +154,10 @@ def _multiply(
             begin = all_begin
             end = middle
         first_low, first_high = _outputs(tile, n_out, HALF, PAIR, GATED)
+        if SCALED:
+            scales_low, scales_high = load_scales(
+                scales, first_low, first_high, n_out, HALF, PAIR, GATED, LAYOUT
+            )
         if ADDS:
             held_low, held_high, norm_low, norm_high = load_residual(
                 residual, norm, first_low, first_high, end == (tile + 1) * n_chunks, n_rows, n_out,
@@ -183,13 +190,12 @@ def _multiply(
                 HALF, ROWS, PAIR, LAYOUT,
             )  # fmt: skip
         if whole:
-            if SCALED:
-                low, high = scale(
-                    low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
-                    HALF, ROWS, PAIR, GATED, LAYOUT,
-                )  # fmt: skip
-            if NORMED:
-                low, high = unnorm(low, high, roots, PAIR, LAYOUT)
+            if SCALED:  # one factor at a time: their product would need registers for a tile
+                low *= scales_low[:, None]
+                if PAIR:
+                    high *= scales_high[:, None]
+            if SCALED or NORMED:
+                low, high = scale_rows(low, high, factors, PAIR, LAYOUT)
             if ADDS:
                 add(
                     low, high, held_low, held_high, norm_low, norm_high, tile, first_low,
@@ -248,8 +254,8 @@ def streamed_kernel(
     boxes = rows._reinterpret(x.dtype, [STAGES * ROWS // BOX, BOX, BLOCK_IN], x.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    # Of each row, one by the root of its mean square.
-    roots = gl.allocate_shared_memory(gl.float32, [ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    # Of each row: its scale, or one by the root of its mean square.
+    factors = gl.allocate_shared_memory(gl.float32, [ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     for s in gl.static_range(STAGES):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
@@ -257,7 +263,7 @@ def streamed_kernel(
     gl.warp_specialize(
         [
             (_multiply, (
-                rows, lows, highs, full, free, roots, out, bias, partials, counters, row_scales,
+                rows, lows, highs, full, free, factors, out, bias, partials, counters, row_scales,
                 scales, residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts,
                 mean_share, epsilon,
                 HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, NORMED, ADDS, WARPS, PDL,

@@ -48,22 +48,26 @@ def merge(
 
 
 @gluon.jit
-def scale(
-    low, high, first_low, first_high, row_scales, scales, n_rows, n_out,
-    HALF: gl.constexpr, ROWS: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
-    LAYOUT: gl.constexpr,
+def load_scales(
+    scales, first_low, first_high, n_out,
+    HALF: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """(low, high) of FP8 rows and weights, times the scales of both."""
+    """The scales of an FP8 tile's outputs, of both halves: loaded before its sums are there."""
     unit = gl.arange(0, HALF, layout=gl.SliceLayout(1, LAYOUT))
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))
-    of_row = gl.load(row_scales + row, mask=row < n_rows, other=0.0)[None, :]
-    low *= gl.load(scales + first_low + unit, mask=first_low + unit < n_out)[:, None]
-    low *= of_row  # one factor at a time: their product would need registers for a tile
+    low = gl.load(scales + first_low + unit, mask=first_low + unit < n_out)
+    high = low
     if PAIR:
         keep_high = first_high + unit < n_out * (2 if GATED else 1)
-        high *= gl.load(scales + first_high + unit, mask=keep_high)[:, None]
-        high *= of_row
+        high = gl.load(scales + first_high + unit, mask=keep_high)
     return low, high
+
+
+@gluon.jit
+def hold_scales(row_scales, factors, n_rows, ROWS: gl.constexpr, WARPS: gl.constexpr):
+    """The scales of FP8 rows, into `factors` [ROWS] of shared memory."""
+    row = gl.arange(0, ROWS, layout=gl.BlockedLayout([1], [32], [WARPS], [0]))
+    factors.store(gl.load(row_scales + row, mask=row < n_rows, other=0.0))
+    barrier()
 
 
 @gluon.jit
@@ -108,11 +112,11 @@ def finish(
 
 
 @gluon.jit
-def find_scales(
-    squares, roots, n_parts, mean_share, epsilon,
+def find_factors(
+    squares, factors, n_parts, mean_share, epsilon,
     ROWS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Into `roots` [ROWS] of shared memory: of each row 1 / sqrt(mean of squares + epsilon), from
+    """Into `factors` [ROWS] of shared memory: of each row 1 / sqrt(mean of squares + epsilon), from
     the sums of squares `[n_parts, ROWS]`, added in a fixed order."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [1, WARPS], [1, 0])
     PARTS: gl.constexpr = 64 if ROWS <= 64 else 32  # at once: as many as registers hold
@@ -123,16 +127,14 @@ def find_scales(
         at = squares + (part + nth) * ROWS + row
         total += gl.sum(gl.load(at, mask=part + nth < n_parts, other=0.0), 0)
     of_rows = gl.rsqrt(total * mean_share + epsilon)
-    roots.store(of_rows)
+    factors.store(of_rows)
     barrier()
 
 
 @gluon.jit
-def unnorm(
-    low, high, roots, PAIR: gl.constexpr, LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """(low, high) of rows before their norm, times what `find_scales` has found."""
-    of_row = roots.load(gl.SliceLayout(0, LAYOUT))[None, :]
+def scale_rows(low, high, factors, PAIR: gl.constexpr, LAYOUT: gl.constexpr):
+    """(low, high), times the factor of each row."""
+    of_row = factors.load(gl.SliceLayout(0, LAYOUT))[None, :]
     low *= of_row
     if PAIR:
         high *= of_row

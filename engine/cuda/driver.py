@@ -5,11 +5,10 @@ memory that is not torch's, copies by the card's copy engines. Uses ctypes, so n
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
-
-import numpy as np
-import numpy.typing as npt
+from functools import cache
 
 _HANDLE_BYTES = 64
 EXPORT_BYTES = _HANDLE_BYTES + 8  # handle and offset
@@ -22,7 +21,7 @@ _NO_TIMING = 2  # event flag
 _STREAM_ORDER = 1  # a batch's sources are read in stream order
 _LEAST_SHARE = 2  # copies that justify another stream
 
-Addresses = npt.NDArray[np.int64]
+CopyCommand = tuple[int, int, int]  # target, source, bytes
 
 
 class CudaError(Exception):
@@ -135,14 +134,36 @@ def unpin(address: int) -> None:
     _check(_driver().cuMemHostUnregister(ctypes.c_void_p(address)), "cuMemHostUnregister")
 
 
-def is_event_done(event: int) -> bool:
-    """Whether the event with that handle has happened. Raises `CudaError` if work before it
-    failed."""
-    status = _driver().cuEventQuery(ctypes.c_void_p(event))
-    if status == _NOT_READY:
-        return False
-    _check(status, "cuEventQuery")
-    return True
+class Event:
+    """A point on streams of this thread's context, recorded any number of times."""
+
+    def __init__(self) -> None:
+        self._raw = ctypes.c_void_p()
+        self._driver = _driver()
+        status = self._driver.cuEventCreate(ctypes.byref(self._raw), ctypes.c_uint(_NO_TIMING))
+        _check(status, "cuEventCreate")
+
+    def __del__(self) -> None:
+        if self._raw:
+            self._driver.cuEventDestroy_v2(self._raw)
+
+    def record(self, stream: int) -> None:
+        _check(self._driver.cuEventRecord(self._raw, ctypes.c_void_p(stream)), "cuEventRecord")
+
+    def make_wait(self, stream: int) -> None:
+        """Later work of that stream waits for it."""
+        status = self._driver.cuStreamWaitEvent(
+            ctypes.c_void_p(stream), self._raw, ctypes.c_uint(0)
+        )
+        _check(status, "cuStreamWaitEvent")
+
+    def is_done(self) -> bool:
+        """Whether the device has passed it. Raises `CudaError` if work before it failed."""
+        status = self._driver.cuEventQuery(self._raw)
+        if status == _NOT_READY:
+            return False
+        _check(status, "cuEventQuery")
+        return True
 
 
 class _Location(ctypes.Structure):
@@ -173,76 +194,59 @@ class Copies:
     def __init__(self, stream: int, side_streams: Sequence[int] = ()) -> None:
         assert all((stream, *side_streams)), "the default stream takes no batches of copies"
         driver = _driver()
-        self._driver = driver
-        self._streams = [ctypes.c_void_p(one) for one in (stream, *side_streams)]
-        self._events = [self._new_event() for _ in self._streams]
+        self._streams = (stream, *side_streams)
+        self._events = [Event() for _ in self._streams]
+        self._attributes = _BatchAttributes(order=_STREAM_ORDER)
         self._batch = getattr(driver, "cuMemcpyBatchAsync_v2", None)
         self._one = driver.cuMemcpyAsync
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
-    def submit(self, targets: Addresses, sources: Addresses, sizes: Addresses) -> None:
+    def submit(self, copies: Sequence[CopyCommand]) -> None:
         """Submit copies; returns at once. Even if `CudaError` is raised, the stream waits for those
         submitted."""
-        n_streams = min(len(self._streams), -(-len(sizes) // _LEAST_SHARE))
-        shares = [slice(i, None, n_streams) for i in range(n_streams)]
-        used = self._streams[:n_streams]
+        n_streams = min(len(self._streams), -(-len(copies) // _LEAST_SHARE))
         if n_streams > 1:
-            self._record(0)
-            for stream in used[1:]:
-                self._wait(stream, 0)  # guard: side by side
+            self._events[0].record(self._streams[0])
         try:
-            for share, stream in zip(shares, used, strict=True):
-                self._submit(targets[share], sources[share], sizes[share], stream)
+            for i, stream in enumerate(self._streams[:n_streams]):
+                if i:
+                    self._events[0].make_wait(stream)  # guard: side by side
+                self._submit(copies[i::n_streams], stream)
         finally:
-            self._join(n_streams)
+            if n_streams > 1:
+                self._join(n_streams)
 
-    def _submit(
-        self, targets: Addresses, sources: Addresses, sizes: Addresses, stream: ctypes.c_void_p
-    ) -> None:
+    def _submit(self, copies: Sequence[CopyCommand], stream: int) -> None:
+        on = ctypes.c_void_p(stream)
         if self._batch is None:
-            for target, source, size in zip(targets, sources, sizes, strict=True):
-                status = self._one(int(target), int(source), int(size), stream)
-                _check(status, "cuMemcpyAsync")
+            for copy in copies:
+                _check(self._one(*copy, on), "cuMemcpyAsync")
             return
-        columns = [np.ascontiguousarray(column, np.uint64) for column in (targets, sources, sizes)]
-        attributes, first = _BatchAttributes(order=_STREAM_ORDER), ctypes.c_size_t(0)
+        columns = [array("Q", column) for column in zip(*copies, strict=True)]
         status = self._batch(
-            *(ctypes.c_void_p(column.ctypes.data) for column in columns),
-            ctypes.c_size_t(len(sizes)),
-            ctypes.byref(attributes),
-            ctypes.byref(first),
+            *(ctypes.c_void_p(column.buffer_info()[0]) for column in columns),
+            ctypes.c_size_t(len(copies)),
+            ctypes.byref(self._attributes),
+            ctypes.byref(ctypes.c_size_t(0)),
             ctypes.c_size_t(1),
-            stream,
+            on,
         )
         _check(status, "cuMemcpyBatchAsync")
 
     def close(self) -> None:
         """No copy may be in flight. May be called twice."""
-        events, self._events = self._events, []
-        for event in events:
-            _check(self._driver.cuEventDestroy_v2(event), "cuEventDestroy")
-
-    def _new_event(self) -> ctypes.c_void_p:
-        event = ctypes.c_void_p()
-        status = self._driver.cuEventCreate(ctypes.byref(event), ctypes.c_uint(_NO_TIMING))
-        _check(status, "cuEventCreate")
-        return event
+        self._events.clear()
 
     def _join(self, n_streams: int) -> None:
         """Make the stream wait for every side stream, even if waiting for one of them fails."""
         with ExitStack() as every:
             for i in range(1, n_streams):
-                every.callback(self._wait, self._streams[0], i)  # guard: side by side
-                every.callback(self._record, i)
-
-    def _record(self, nth: int) -> None:
-        _check(self._driver.cuEventRecord(self._events[nth], self._streams[nth]), "cuEventRecord")
-
-    def _wait(self, stream: ctypes.c_void_p, nth: int) -> None:
-        status = self._driver.cuStreamWaitEvent(stream, self._events[nth], ctypes.c_uint(0))
-        _check(status, "cuStreamWaitEvent")
+                event = self._events[i]
+                every.callback(event.make_wait, self._streams[0])  # guard: side by side
+                every.callback(event.record, self._streams[i])
 
 
+@cache
 def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 

@@ -239,9 +239,8 @@ def _fetch(into: torch.Tensor, address: int) -> None:
     """By a copy of a stream of its own, and not as a tensor: the memory is another card's."""
     from twolane.engine.cuda.driver import Copies
 
-    target, source, size = (np.array([n]) for n in (into.data_ptr(), address, into.numel()))
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     copies = Copies(stream.cuda_stream)
-    copies.submit(target, source, size)
+    copies.submit([(into.data_ptr(), address, into.numel())])
     stream.synchronize()
     copies.close()

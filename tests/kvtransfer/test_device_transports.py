@@ -135,7 +135,7 @@ def test_a_cancelled_post_is_complete_only_when_its_copies_are_over(pair: Device
 def test_a_post_is_called_back_though_each_slice_of_it_ends_before_the_lane_is_looked_at_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ipc_outlet, "_SPIN_S", 5.0)
+    monkeypatch.setattr(ipc_outlet, "_COPY_PAUSE_S", 0.5)
     monkeypatch.setattr(ipc_outlet, "SLICES_AHEAD", 2)
     with device_pair("cuda_ipc") as pair:
         pair.p.faults.copy_s = 0.2

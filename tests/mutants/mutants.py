@@ -349,14 +349,14 @@ MUTANTS = (
     Mutant(
         "side by side",
         "engine/cuda/driver.py",
-        "self._wait(stream, 0)",
+        "self._events[0].make_wait(stream)",
         "pass",
         (_SIDE_BY_SIDE + "before_and_before_what_is_given_next",),
     ),
     Mutant(
         "side by side",
         "engine/cuda/driver.py",
-        "every.callback(self._wait, self._streams[0], i)",
+        "every.callback(event.make_wait, self._streams[0])",
         "pass",
         (
             _SIDE_BY_SIDE + "before_and_before_what_is_given_next",

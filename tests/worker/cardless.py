@@ -5,7 +5,7 @@ process "exports" its memory by a number. What is left of `worker.cuda_*` is as 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,8 @@ from unittest import mock
 
 import numpy as np
 import torch
+
+from twolane.engine.cuda.driver import CopyCommand
 
 CPU = torch.device("cpu")
 
@@ -34,9 +36,9 @@ class _Copies:
     def __init__(self, stream: object, side_streams: object) -> None:
         """Everything is done at once, in order."""
 
-    def submit(self, targets: Any, sources: Any, sizes: Any) -> None:
-        for target, source, n_bytes in zip(targets, sources, sizes, strict=True):
-            ctypes.memmove(int(target), int(source), int(n_bytes))
+    def submit(self, copies: Sequence[CopyCommand]) -> None:
+        for copy in copies:
+            ctypes.memmove(*copy)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -78,8 +80,7 @@ def without_card() -> Iterator[dict[int, int]]:
             n, dtype=torch.int64
         ),
         "torch.cuda.Stream": mock.Mock(),
-        "torch.cuda.Event": mock.Mock(),
-        "torch.cuda.device": lambda _: nullcontext(),
+        "twolane.worker.cuda.copy_stream.Event": mock.Mock(),
         "torch.cuda.stream": lambda _: nullcontext(),
     }
     with ExitStack() as stack:

@@ -86,7 +86,7 @@ def test_a_fence_that_cannot_be_had_is_waited_for_and_tells_of_it(
 ) -> None:
     waits: Any = lane._stream.synchronize
     waits.reset_mock()
-    with refuse("torch.cuda.Event", error):
+    with refuse("twolane.worker.cuda.copy_stream.Event", error):
         fence = lane.mark()
     waits.assert_called_once_with()
     with pytest.raises(DeviceError, match="could not be followed"):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 
-from twolane.engine.cuda.driver import Context, Copies, CudaError, is_event_done
+from twolane.engine.cuda.driver import Context, Copies, CudaError, Event
 from twolane.engine.kernels.pages.page_checksum import checksum_pages
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.kvtransfer.copy_plan import PageIds
@@ -25,6 +27,9 @@ _SIDES = 3  # side streams, for copies that run in parallel
 
 _log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyStreamConfig:
@@ -37,16 +42,31 @@ class CopyStreamConfig:
     priority: int = -1  # above the engine's stream, or the few programs would queue behind it
 
 
-class CudaFence:
-    """See `Fence`. Queries the driver directly: torch's query blocks other threads."""
+def _device_call(
+    method: Callable[Concatenate[CudaCopyStream, P], R],
+) -> Callable[Concatenate[CudaCopyStream, P], R]:
+    """The device is current on this thread meanwhile, and CUDA's errors are `DeviceError`s."""
 
-    def __init__(self, event: torch.cuda.Event) -> None:
+    @wraps(method)
+    def call(self: CudaCopyStream, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            self._enter()
+            return method(self, *args, **kwargs)
+        except REFUSALS as error:
+            raise DeviceError(str(error)) from error
+
+    return call
+
+
+class CudaFence:
+    """See `Fence`. The driver's own event: torch's query blocks other threads."""
+
+    def __init__(self, event: Event) -> None:
         self._event = event
-        self._handle: int = event.cuda_event
 
     def is_done(self) -> bool:
         try:
-            return is_event_done(self._handle)
+            return self._event.is_done()
         except CudaError as error:
             raise DeviceError(f"a copy failed: {error}") from error
 
@@ -82,45 +102,46 @@ class CudaCopyStream:
                 self._stream.cuda_stream, [stream.cuda_stream for stream in self._sides]
             )
 
+    @_device_call
     def warm_up(self) -> None:
         """Launch each kernel once: copies a page onto itself, which leaves its bytes as they
         are."""
         assert isinstance(self._origin, Pool)
         first, parts = np.zeros(1, dtype=np.int64), self._origin.parts
         self.sum(first)
-        with self._launching():
-            for copy in copies(parts, parts):
-                self._by_kernel(copy, first, first)
+        for copy in copies(parts, parts):
+            self._by_kernel(copy, first, first)
 
+    @_device_call
     def after(self, mark: Mark) -> None:
         assert isinstance(mark, torch.cuda.Event)
-        with self._launching():
-            self._stream.wait_event(mark)
+        self._stream.wait_event(mark)
 
+    @_device_call
     def to_peer(self, peer: PeerPool, src: PageIds, dst: PageIds) -> None:
         assert isinstance(peer, CudaPeer)
-        with self._launching():
-            for parts, pages, span in self._origin.batches(src):
-                self._to_peer(copies(parts, peer.parts), pages, dst[span])
+        for parts, pages, span in self._origin.batches(src, self._stream):
+            self._to_peer(copies(parts, peer.parts), pages, dst[span])
 
+    @_device_call
     def to_host(self, pages: PageIds, buffer: Bytes) -> None:
-        with self._launching():
-            for parts, held, span in self._origin.batches(pages):
-                for copy in copies(parts, _part_of(buffer)):
-                    self._by_engines(copy, held, np.arange(span.start, span.stop))
+        for parts, held, span in self._origin.batches(pages, self._stream):
+            for copy in copies(parts, _part_of(buffer)):
+                self._copies.submit(copy.commands(held, np.arange(span.start, span.stop)))
 
+    @_device_call
     def from_host(self, buffer: Bytes, pages: PageIds) -> None:
         assert isinstance(self._origin, Pool), "converted pages are never written to"
-        with self._launching():
-            for copy in copies(_part_of(buffer), self._origin.parts):
-                self._by_engines(copy, np.arange(len(buffer)), pages)
+        for copy in copies(_part_of(buffer), self._origin.parts):
+            self._copies.submit(copy.commands(np.arange(len(buffer)), pages))
 
+    @_device_call
     def sum(self, pages: PageIds) -> Sums:
         n, device = len(pages), self._device
-        with self._launching():
+        with torch.cuda.stream(self._stream):
             host = pinned_result(n)
             sums = torch.zeros(n, dtype=torch.int64, device=device)
-            for parts, held, span in self._origin.batches(pages):
+            for parts, held, span in self._origin.batches(pages, self._stream):
                 ids = upload(held, device)
                 for part in parts:
                     checksum_pages(
@@ -139,8 +160,9 @@ class CudaCopyStream:
     def mark(self) -> Fence:
         self._origin.forget()
         try:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(self._stream)
+            self._enter()
+            event = Event()
+            event.record(self._stream.cuda_stream)
             return CudaFence(event)
         except REFUSALS as error:
             with suppress(*REFUSALS):  # refused too: the context is gone, and its work with it
@@ -160,46 +182,35 @@ class CudaCopyStream:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _to_peer(self, shares: list[Copy], src: PageIds, dst: PageIds) -> None:
-        n_runs = sum(len(copy.spans(src, dst)) for copy in shares)
+    def _to_peer(self, shares: Sequence[Copy], src: PageIds, dst: PageIds) -> None:
+        commands = [copy.commands(src, dst) for copy in shares]
+        n_runs = sum(map(len, commands))
         n_bytes = len(src) * sum(copy.source.n_bytes for copy in shares)
         takes_kernel = self._config.cost.takes_kernel(n_bytes, n_runs)
-        carry_out = self._by_kernel if takes_kernel else self._by_engines
-        for copy in shares:
-            carry_out(copy, src, dst)
-
-    def _by_engines(self, copy: Copy, src: PageIds, dst: PageIds) -> None:
-        spans = np.array(copy.spans(src, dst), dtype=np.int64)
-        begins = spans[:, 0]
-        self._copies.submit(
-            copy.target.address + dst[begins] * copy.target.stride,
-            copy.source.address + src[begins] * copy.source.stride,
-            (spans[:, 1] - begins) * copy.source.n_bytes,
-        )
+        for copy, its in zip(shares, commands, strict=True):
+            if takes_kernel:
+                self._by_kernel(copy, src, dst)
+            else:
+                self._copies.submit(its)
 
     def _by_kernel(self, copy: Copy, src: PageIds, dst: PageIds) -> None:
-        copy_pages(
-            copy.source.address,
-            copy.target.address,
-            upload(src, self._device),
-            upload(dst, self._device),
-            page_bytes=copy.source.n_bytes,
-            source_stride=copy.source.stride,
-            target_stride=copy.target.stride,
-            programs=self._config.copy_programs,
-        )
+        with torch.cuda.stream(self._stream):
+            copy_pages(
+                copy.source.address,
+                copy.target.address,
+                upload(src, self._device),
+                upload(dst, self._device),
+                page_bytes=copy.source.n_bytes,
+                source_stride=copy.source.stride,
+                target_stride=copy.target.stride,
+                programs=self._config.copy_programs,
+            )
 
-    @contextmanager
-    def _launching(self) -> Iterator[None]:
-        """Make the copy stream current on this thread. Raises `DeviceError`."""
-        try:
-            if self._thread != threading.get_ident():
-                self._context.enter()
-                self._thread = threading.get_ident()
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                yield
-        except REFUSALS as error:
-            raise DeviceError(str(error)) from error
+    def _enter(self) -> None:
+        """Make the device current on this thread."""
+        if self._thread != threading.get_ident():
+            self._context.enter()
+            self._thread = threading.get_ident()
 
 
 def _part_of(buffer: Bytes) -> Parts:

@@ -125,11 +125,14 @@ def table_of(
 class Origin(Protocol):
     """What a copy stream copies out of."""
 
-    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+    def batches(
+        self, src: PageIds, stream: torch.cuda.Stream
+    ) -> Iterator[tuple[Parts, PageIds, slice]]:
         """For each batch: parts of a memory, pages in them, and the slice of `src` that they are,
         in order.
 
-        All work on a batch must be submitted to the stream before the next batch is requested.
+        They are ready where `stream` is. All work on a batch must be submitted to it before the
+        next batch is requested.
         """
         ...
 
@@ -148,7 +151,9 @@ class Pool:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
 
-    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+    def batches(
+        self, src: PageIds, stream: torch.cuda.Stream
+    ) -> Iterator[tuple[Parts, PageIds, slice]]:
         yield self.parts, src, slice(0, len(src))
 
     def forget(self) -> None:
@@ -168,11 +173,14 @@ class Staging:
         self._held = torch.empty(0, converter.page_bytes, dtype=torch.uint8)
         self._holds: PageIds | None = None  # the source of its pages
 
-    def batches(self, src: PageIds) -> Iterator[tuple[Parts, PageIds, slice]]:
+    def batches(
+        self, src: PageIds, stream: torch.cuda.Stream
+    ) -> Iterator[tuple[Parts, PageIds, slice]]:
         size = self._converter.page_bytes
         for at in range(0, len(src), self._most):
             span = slice(at, min(len(src), at + self._most))
-            self._fill(src[span])
+            with torch.cuda.stream(stream):
+                self._fill(src[span])
             part = Part(self._held.data_ptr(), 0, size, size)
             yield (part,), np.arange(span.stop - at, dtype=np.int64), span
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import socket
+import io
+import os
+import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from twolane.kvtransfer.transport import Wake
 
 NewsT = TypeVar("NewsT")
 Order = tuple[Callable[..., None], tuple[Any, ...]]
+_COUNTER_BYTES = 8  # of an eventfd
+_ONE = (1).to_bytes(_COUNTER_BYTES, sys.byteorder)
 
 
 class Mailbox(Generic[NewsT]):
-    """The event loop calls `order` and `poll`, the thread `take_orders`, `quiet` and `tell`.
+    """The event loop calls `order` and `poll`, the thread `hear`, `take_orders` and `tell`.
 
-    `bell` becomes readable when there are orders, so that the thread can select on it.
+    `bell` is readable from an order until the next `hear`, so that the thread can select on it.
     """
 
     def __init__(self) -> None:
@@ -25,30 +28,25 @@ class Mailbox(Generic[NewsT]):
         self._news: deque[NewsT] = deque()
         self._wake: Wake = _nothing
         self._is_closed = False
-        self.bell, self._button = socket.socketpair()
-        self.bell.setblocking(False)
-        self._button.setblocking(False)
+        self.bell = io.FileIO(os.eventfd(0), "r+")
 
     def order(self, work: Callable[..., None], *args: Any) -> None:
         """The thread will call `work(*args)`. Ignored after `close`."""
         if self._is_closed:
             return
         self._orders.append((work, args))
-        with suppress(BlockingIOError):  # the bell is readable already
-            self._button.send(b"!")
+        self.bell.write(_ONE)
+
+    def hear(self) -> None:
+        """Wait until the bell is readable, and run all orders."""
+        self.bell.read(_COUNTER_BYTES)  # before `take_orders`: after it, an order could be missed
+        self.take_orders()
 
     def take_orders(self) -> None:
         """Run all orders, oldest first. Cheap when there are none."""
         while self._orders:
             work, args = self._orders.popleft()
             work(*args)
-
-    def quiet(self) -> None:
-        """Make the bell unreadable. Call it before `take_orders`: after it, an order could be
-        missed."""
-        with suppress(BlockingIOError):
-            while self.bell.recv(4096):
-                pass
 
     def tell(self, *news: NewsT) -> None:
         if news:
@@ -68,7 +66,6 @@ class Mailbox(Generic[NewsT]):
         self._is_closed = True
         self._wake = _nothing
         self.bell.close()
-        self._button.close()
 
 
 def _nothing() -> None:

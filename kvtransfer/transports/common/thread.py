@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import select
 import socket
 import threading
@@ -15,7 +16,9 @@ from twolane.kvtransfer.transport import Wake
 from twolane.kvtransfer.transports.common.mailbox import Mailbox
 
 NewsT = TypeVar("NewsT")
-_PAUSE_S = 50e-6  # between two looks at a device: a page of a real model takes about as long
+_PAUSE_S = 100e-6  # between two looks at a device
+_SET_TIMER_SLACK = 29  # an option of prctl(2)
+_SLACK_NS = 1000  # by which the kernel may prolong each pause; its default is 50 us
 
 
 def pause() -> None:
@@ -88,37 +91,31 @@ class TransportThread(ABC, Generic[NewsT]):
     def _leave(self) -> None:
         """The thread is about to end: complete what others still wait for."""
 
-    def _wait(
-        self,
-        stream: socket.socket | None = None,
-        events: int = select.POLLOUT,
-        timeout_s: float | None = None,
-    ) -> bool:
+    def _wait(self) -> None:
+        """Wait for orders, and run them."""
+        self._mailbox.hear()
+
+    def _wait_for(self, stream: socket.socket, events: int, timeout_s: float | None = None) -> bool:
         """Wait for orders and run them, or until the stream is ready for `events`.
 
         True if the stream is ready or has failed; False after an order or the timeout.
         """
         poller = select.poll()  # not select(): file descriptors may be above 1,023
         poller.register(self._mailbox.bell, select.POLLIN)
-        if stream is not None:
-            poller.register(stream, events)
+        poller.register(stream, events)
         timeout_ms = None if timeout_s is None else 1000 * timeout_s
         ready = {fd for fd, _ in poller.poll(timeout_ms)}
         if self._mailbox.bell.fileno() in ready:
-            self._hear()
-        return stream is not None and stream.fileno() in ready
+            self._mailbox.hear()
+        return stream.fileno() in ready
 
     def _nap(self) -> None:
         """Pause before the next poll of a device; then run the orders that came meanwhile."""
         pause()
         self._mailbox.take_orders()
 
-    def _hear(self) -> None:
-        """Orders have come: run them."""
-        self._mailbox.quiet()
-        self._mailbox.take_orders()
-
     def _run(self) -> None:
+        ctypes.CDLL(None).prctl(_SET_TIMER_SLACK, ctypes.c_ulong(_SLACK_NS), 0, 0, 0)
         while not self._is_closing:
             self._turn()
         self._leave()

@@ -8,8 +8,7 @@ copy stream never runs empty between two. A post is complete when its last slice
 is read or written from then on. Where pages are still being computed, the copy stream waits for the
 engine's event, and the copies begin without this thread.
 
-Polling the device takes time from the threads that feed it: it is rare while pages are computed,
-and without a pause when a slice must be nearly done.
+Polling the device takes time from the threads that feed it: it is rare while pages are computed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink, and 40 us for each slice
 SLICES_AHEAD = 8  # so that chunks which are still being computed can wait
 _COMPUTE_PAUSE_S = 200e-6
-_SPIN_S = 200e-6
+_COPY_PAUSE_S = 5e-6
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +83,8 @@ class IpcOutlet(TransportThread[Posted]):
         return self._peer.n_pages
 
     def post(self, post: int, generation: int, plan: CopyPlan) -> None:
-        fits = int(plan.dst.min()) >= 0 and int(plan.dst.max()) < self._peer.n_pages
+        pages = plan.dst.tolist()
+        fits = min(pages) >= 0 and max(pages) < self._peer.n_pages
         if fits and self._is_running:
             self._order(self._jobs.append, _Job(post, generation, plan))
         else:
@@ -143,15 +143,7 @@ class IpcOutlet(TransportThread[Posted]):
 
     def _pause(self) -> None:
         """Pause before the next poll of the oldest slice."""
-        oldest = self._slices[0]
-        if oldest.is_wait:
-            time.sleep(_COMPUTE_PAUSE_S)
-            return
-        end_s = time.monotonic() + _SPIN_S
-        while time.monotonic() < end_s:
-            if self._look():
-                return
-        pause()
+        time.sleep(_COMPUTE_PAUSE_S if self._slices[0].is_wait else _COPY_PAUSE_S)
 
     def _end_if_over(self, job: _Job) -> None:
         if job.slices:  # guard: slices under way

@@ -127,7 +127,7 @@ class NixlLanding(TransportThread[LandingEvent]):
             elif key.data is self._listener:
                 self._listener.accept(time.monotonic())
             else:
-                self._hear()
+                self._mailbox.hear()
         for connection in busy:
             try:
                 connection.drive()

@@ -204,7 +204,7 @@ class NixlOutlet(TransportThread[Posted]):
         if self._jobs:
             self._nap()  # their pages are still being computed
         else:
-            self._wait(self._channel.stream, select.POLLIN)
+            self._wait_for(self._channel.stream, select.POLLIN)
         self._listen()
 
     def _end_if_over(self, job: _Job) -> None:
@@ -297,7 +297,7 @@ class NixlOutlet(TransportThread[Posted]):
 
     def _await(self, stream: socket.socket, events: int, until: float) -> None:
         """Wait, running orders meanwhile. Raises OSError when waiting is pointless."""
-        while not self._wait(stream, events, timeout_s=max(0.0, until - time.monotonic())):
+        while not self._wait_for(stream, events, max(0.0, until - time.monotonic())):
             if self._is_closing or not self._jobs or time.monotonic() >= until:
                 raise TimeoutError(f"no answer from {self._address}, or nobody waits for it")
 

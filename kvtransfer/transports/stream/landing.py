@@ -88,7 +88,7 @@ class StreamLanding(TransportThread[LandingEvent]):
             elif key.data is self._listener:
                 self._listener.accept(time.monotonic())
             else:
-                self._hear()
+                self._mailbox.hear()
         if self._destination.is_busy:
             self._look(was_read=was_read)
 

@@ -207,8 +207,8 @@ class StreamOutlet(OutletThread):
         events: int = select.POLLOUT,
         timeout_s: float | None = None,
     ) -> bool:
-        """`_wait`; raises ConnectionAbortedError when the outlet is closed meanwhile."""
-        is_ready = self._wait(stream, events, timeout_s)
+        """`_wait_for`; raises ConnectionAbortedError when the outlet is closed meanwhile."""
+        is_ready = self._wait_for(stream, events, timeout_s)
         if self._is_closing:
             raise ConnectionAbortedError("closed")
         return is_ready

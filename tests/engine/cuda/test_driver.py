@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pytest
 
 from twolane.engine.cuda import driver
-from twolane.engine.cuda.driver import Copies, CudaError
+from twolane.engine.cuda.driver import Copies, CudaError, Event
 
 MAIN, SIDES = 11, [12, 13, 14]
-REFUSED = 1
+REFUSED, NOT_READY = 1, 600
 N, SIZE = 10, 64
 
 
@@ -28,6 +28,7 @@ class FakeDriver:
         self.queues: dict[int, deque[Callable[[], bool]]] = defaultdict(deque)
         self.copied_on: list[int] = []  # streams, in the order of calls that were taken
         self.n_events = 0
+        self.is_broken = False  # work before an event failed
         self._refuses_from = refuses_from
         self._n_calls = 0
         self._records: dict[int, int] = {}  # by event, how often it was recorded
@@ -99,6 +100,12 @@ class FakeDriver:
         self.on(stream.value, lambda: self._past.add(name))
         return 0
 
+    def cuEventQuery(self, event: ctypes.c_void_p) -> int:
+        assert event.value is not None
+        if self.is_broken:
+            return REFUSED
+        return 0 if (event.value, self._records[event.value]) in self._past else NOT_READY
+
     def cuStreamWaitEvent(self, stream: Any, event: ctypes.c_void_p, flags: object) -> int:
         assert event.value is not None
         name = (event.value, self._records[event.value])
@@ -119,10 +126,13 @@ class Scene:
         self.order = np.random.default_rng(1).permutation(n)
 
     def give(self) -> None:
-        at = np.arange(len(self.source)) * SIZE
-        sizes = np.full(len(self.source), SIZE)
-        targets = self.target.ctypes.data + at[self.order]
-        self.copies.submit(targets, self.source.ctypes.data + at, sizes)
+        source, target = self.source.ctypes.data, self.target.ctypes.data
+        self.copies.submit(
+            [
+                (target + to * SIZE, source + i * SIZE, SIZE)
+                for i, to in enumerate(self.order.tolist())
+            ]
+        )
 
     def fill(self) -> None:
         self.fake.on(MAIN, lambda: np.copyto(self.source, self.content))
@@ -198,6 +208,25 @@ def test_events_are_given_back_once() -> None:
     scene.copies.close()
     scene.copies.close()
     assert scene.fake.n_events == 0
+
+
+def test_an_event_is_done_when_its_stream_has_come_there_and_given_back_when_nobody_holds_it() -> (
+    None
+):
+    fake = FakeDriver()
+    with mock.patch.object(driver, "_driver", return_value=fake):
+        event = Event()
+    for _ in range(2):
+        fake.on(MAIN, lambda: None)
+        event.record(MAIN)
+        assert not event.is_done()
+        fake.run(MAIN)
+        assert event.is_done()
+    fake.is_broken = True
+    with pytest.raises(CudaError, match="cuEventQuery"):
+        event.is_done()
+    del event
+    assert fake.n_events == 0
 
 
 def test_no_copies_are_no_work() -> None:

@@ -25,9 +25,7 @@ def carry_out(
     found: Sequence[Copy], source: Memory, src: PageIds, target: Memory, dst: PageIds
 ) -> None:
     for copy in found:
-        for a, b in copy.spans(src, dst):
-            size = (b - a) * copy.source.n_bytes
-            begin, to = copy.source.at(int(src[a])), copy.target.at(int(dst[a]))
+        for to, begin, size in copy.commands(src, dst):
             target[to : to + size] = source[begin : begin + size]
 
 
@@ -54,10 +52,18 @@ def test_whole_pages_arrive_between_any_numbers_of_parts(ours: int, theirs: int)
 def test_equal_parts_are_copied_in_runs_and_others_page_by_page() -> None:
     two, one = parts_of([0, 4000], PAGE_BYTES), parts_of([8000], PAGE_BYTES)
     src, dst = np.array([3, 4, 5, 0]), np.array([0, 1, 2, 5])
-    assert [copy.spans(src, dst) for copy in copies(two, two)] == [[(0, 3), (3, 4)]] * 2
-    assert [copy.spans(src, dst) for copy in copies(two, one)] == [
-        [(i, i + 1) for i in range(4)]
-    ] * 2
+    half = PAGE_BYTES // 2
+    assert [copy.commands(src, dst) for copy in copies(two, two)] == [
+        [(0, 3 * half, 3 * half), (5 * half, 0, half)],
+        [(4000, 4000 + 3 * half, 3 * half), (4000 + 5 * half, 4000, half)],
+    ]
+    assert [copy.commands(src, dst) for copy in copies(two, one)] == [
+        [(8000 + PAGE_BYTES * d, half * s, half) for s, d in zip(src, dst, strict=True)],
+        [
+            (8000 + half + PAGE_BYTES * d, 4000 + half * s, half)
+            for s, d in zip(src, dst, strict=True)
+        ],
+    ]
 
 
 def test_a_part_of_a_staging_is_as_far_apart_as_whole_pages() -> None:

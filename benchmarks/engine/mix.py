@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.colocated import Job, Steps, answer_all
+from benchmarks.engine.points import has_vllms_card
 from twolane.engine.step import Engine
 from twolane.params import SamplingParams
 from twolane.worker.config import StepLimits
@@ -51,6 +52,7 @@ def measure_mix(
         answers = asyncio.run(answer_all(engine, jobs, limits, steps=steps))
         times.append(time.perf_counter() - started)
     first_s, time_s = times
+    is_compared = has_vllms_card()
     for job, tokens in zip(jobs, answers, strict=True):
         assert len(tokens) == job.params.max_tokens, "an answer of another length"
     n_in, n_out = sum(len(job.token_ids) for job in jobs), sum(map(len, answers))
@@ -64,13 +66,14 @@ def measure_mix(
         "output_tokens_per_s": round(n_out / time_s),
         "steps": len(steps.seconds),
         "median_step_ms": round(median(steps.seconds) * 1e3, 2),
-        "vllm_s": VLLM_S,
-        "of_vllm": round(time_s / VLLM_S, 3),
+        "vllm_s": VLLM_S if is_compared else None,
+        "of_vllm": round(time_s / VLLM_S, 3) if is_compared else None,
     }
     print(
         f"mix of {len(jobs)} requests, {n_in} tokens in, {n_out} out: {time_s:.1f} s "
-        f"({first_s:.1f} s the first time), {found['of_vllm']:.2f} of vLLM, "
-        f"{len(steps.seconds)} steps",
+        f"({first_s:.1f} s the first time), "
+        + (f"{time_s / VLLM_S:.2f} of vLLM, " if is_compared else "")
+        + f"{len(steps.seconds)} steps",
         flush=True,
     )
     return found

@@ -18,8 +18,14 @@ import torch
 from twolane.engine.step import Engine, EngineSpec, Page, RowResult, RowWork, Step
 from twolane.params import SamplingParams
 
+VLLM_CARD = "NVIDIA H200"
 PAGE_TOKENS, STEP_TOKENS, DECODE_STEPS = 64, 8192, 60
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1 << 20, ignore_eos=True)
+
+
+def has_vllms_card() -> bool:
+    """Whether this GPU is of the kind on which vLLM was measured: no other is compared with it."""
+    return torch.cuda.is_available() and torch.cuda.get_device_name() == VLLM_CARD
 
 
 @dataclass(frozen=True, slots=True)

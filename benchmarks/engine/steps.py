@@ -46,6 +46,7 @@ from benchmarks.engine.points import (
     Stored,
     checked,
     decode_s,
+    has_vllms_card,
     pages_for,
     prefill_s,
 )
@@ -88,7 +89,8 @@ def measure(
         repeats = 3 if point.rows * point.tokens <= 40_000 else 1
         times = [prefill_s(engine, rows) for _ in range(1 + repeats)][1:]
     time_s, roofline_s = median(times), point.roofline_s(rates, shape, stored)
-    theirs = VLLM_MS.get(point.name) if shape is LLAMA_8B else None
+    is_compared = shape is LLAMA_8B and has_vllms_card()
+    theirs = VLLM_MS.get(point.name) if is_compared else None
     n = point.rows if point.is_decode else point.rows * point.tokens
     row = {
         "name": point.name,
@@ -101,8 +103,8 @@ def measure(
         "of_vllm": round(time_s * 1e3 / theirs, 3) if theirs else None,
     }
     print(
-        f"{point.name:18s} {row['time_ms']:9.3f} ms  {row['share_of_roofline']:6.1%} of roofline  "
-        f"{row['of_vllm'] or 0:5.2f} of vLLM",
+        f"{point.name:18s} {row['time_ms']:9.3f} ms  {row['share_of_roofline']:6.1%} of roofline"
+        + (f"  {row['of_vllm']:5.2f} of vLLM" if theirs else ""),
         flush=True,
     )
     return row

@@ -6,6 +6,7 @@ In the interpreter, in float16 and float32; on a card: tests/gpu/test_made_pages
 import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 from unittest import mock
 
 import pytest
@@ -25,6 +26,7 @@ from twolane.worker.cuda.page_parts import Parts
 
 CPU = torch.device("cpu")
 FP8 = "float8_e4m3fn"
+NO_STREAM = cast(torch.cuda.Stream, None)  # the interpreter does everything at once
 
 
 def numbers(side: Layout, n_tokens: int) -> tuple[Bytes, Bytes]:
@@ -145,7 +147,7 @@ def test_a_row_is_made_in_batches_that_are_read_before_the_next(
     made, pool = staging
     slots = np.array([[5], [0], [7], [2], [-1]])
     spans, pages = [], []
-    for parts, ids, span in made.batches(slots):
+    for parts, ids, span in made.batches(slots, NO_STREAM):
         spans.append((span.start, span.stop))
         pages += read(parts, ids)
     assert spans == [(0, 3), (3, 5)]
@@ -157,13 +159,13 @@ def test_pages_are_made_once_until_a_mark_and_anew_after_it(
 ) -> None:
     made, pool = staging
     slots = np.array([[5], [0]])
-    ((parts, ids, _),) = made.batches(slots)
+    ((parts, ids, _),) = made.batches(slots, NO_STREAM)
     before = read(parts, ids)
     pool[2] += 1
-    ((parts, ids, _),) = made.batches(slots.copy())
+    ((parts, ids, _),) = made.batches(slots.copy(), NO_STREAM)
     assert read(parts, ids) == before, "what was summed is what is copied"
     made.forget()
-    ((parts, ids, _),) = made.batches(slots)
+    ((parts, ids, _),) = made.batches(slots, NO_STREAM)
     assert read(parts, ids) == [half(pool, 5), half(pool, 0)] != before
-    ((parts, ids, _),) = made.batches(slots[:1])
+    ((parts, ids, _),) = made.batches(slots[:1], NO_STREAM)
     assert read(parts, ids) == [half(pool, 5)]

@@ -8,7 +8,8 @@ copy stream never runs empty between two. A post is complete when its last slice
 is read or written from then on. Where pages are still being computed, the copy stream waits for the
 engine's event, and the copies begin without this thread.
 
-Polling the device takes time from the threads that feed it: it is rare while pages are computed.
+Polling the device takes time from the threads that feed it: it is rare while pages are computed,
+and the rarer the longer a copy has taken.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 SLICE_BYTES = 256 * 1024 * 1024  # 0.7 ms over NVLink, and 40 us for each slice
 SLICES_AHEAD = 8  # so that chunks which are still being computed can wait
 _COMPUTE_PAUSE_S = 200e-6
-_COPY_PAUSE_S = 5e-6
+_COPY_PAUSE_S = 5e-6  # at least; longer for a copy that takes longer,
+_PAUSE_SHARE = 1 / 16  # by as much of its time, but no longer than
+_MOST_PAUSE_S = 100e-6
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +61,7 @@ class _Slice:
     job: _Job
     fence: Fence
     is_wait: bool = False
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class IpcOutlet(TransportThread[Posted]):
@@ -143,7 +147,10 @@ class IpcOutlet(TransportThread[Posted]):
 
     def _pause(self) -> None:
         """Pause before the next poll of the oldest slice."""
-        time.sleep(_COMPUTE_PAUSE_S if self._slices[0].is_wait else _COPY_PAUSE_S)
+        oldest = self._slices[0]
+        taken_s = time.monotonic() - oldest.since_s
+        pause_s = max(_COPY_PAUSE_S, min(taken_s * _PAUSE_SHARE, _MOST_PAUSE_S))
+        time.sleep(_COMPUTE_PAUSE_S if oldest.is_wait else pause_s)
 
     def _end_if_over(self, job: _Job) -> None:
         if job.slices:  # guard: slices under way

@@ -72,7 +72,7 @@ def test_who_waits_for_a_proof_is_told_what_for(
     verb: str, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.001)
-    monkeypatch.setattr(ScriptedAdmin, "kill_looks", 3)
+    monkeypatch.setattr(ScriptedAdmin, "kill_looks", 6)  # the last may end it before it is told
     line = f"{verb} prefill-1 --yes --json"
     told = "waiting: no proof yet that prefill-1 has ended; it is suspect"
     done = run(door, line)

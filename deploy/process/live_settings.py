@@ -37,8 +37,8 @@ class LiveSettings:
     def __init__(
         self,
         spec: RouterSpec,
-        configure: Callable[[RouterConfig], None],
         keys: KeyFile | None,
+        configure: Callable[[RouterConfig], None],
     ) -> None:
         self._spec = spec
         self._configure = configure

@@ -140,12 +140,10 @@ async def _serving_router(spec: RouterSpec, limit: int) -> AsyncIterator[Where]:
         )
         try:
             server = RouterServer(
-                config, place, dialer, text, keys=keys, store=store, traces=traces
-            )
+                config, place, dialer, text,
+                keys=keys, store=store, traces=traces, options=partial(LiveSettings, spec, keys),
+            )  # fmt: skip
             await stack.enter_async_context(server)
-            operations = server.router.operations
-            live = LiveSettings(spec, operations.configure, keys)
-            operations.configuration.options = live
         except ListenError as error:
             raise StartError(str(error)) from error
         async with asyncio.TaskGroup() as tasks:

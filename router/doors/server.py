@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -37,6 +38,7 @@ from twolane.router.doors.scrape_targets import TARGETS, scrape_targets
 from twolane.router.doors.vllm_names import Live
 from twolane.router.doors.worker_door import WorkerDoor
 from twolane.router.members.session import WorkerDialer
+from twolane.router.operators.configuration import Options
 from twolane.router.requests.traces import NO_TRACES, Traces
 from twolane.router.router import Router
 from twolane.router.store import LocalStore, Store, to_record
@@ -88,8 +90,10 @@ class RouterServer:
         keys: KeyFile | None = None,
         store: Store | None = None,
         traces: Traces = NO_TRACES,
+        options: Callable[[Callable[[RouterConfig], None]], Options] | None = None,
     ) -> None:
-        """`store` is the store shared with other routers. `keys` is the file of API keys, which is
+        """`options` makes the options that operators see and set, of what makes a config hold.
+        `store` is the store shared with other routers. `keys` is the file of API keys, which is
         reread when it changes. Without it, clients on other machines must present certificates.
         Raises `ListenError` for a listener that must not be opened."""
         self.metrics = RouterMetrics()
@@ -101,6 +105,7 @@ class RouterServer:
         )  # fmt: skip
         self._keys = keys
         self._store = store
+        self._options = options
         self.port = 0
         self.worker_port = 0
         self.admin_port = 0
@@ -162,6 +167,9 @@ class RouterServer:
                 self.metrics_port = _bind(metrics, self._config)
                 await metrics.start()
             await stack.enter_async_context(self.router)
+            operations = self.router.operations
+            if self._options is not None:  # before a controller can tell what is set
+                operations.configuration.options = self._options(operations.configure)
             worker_door = self._open_worker_door(stack)
             server = self._door = self._make_door()
             self._http = self._open_http()

@@ -34,7 +34,7 @@ def _level() -> Iterator[None]:
 
 
 def made(held: list[RouterConfig], keys: KeyFile | None = None) -> LiveSettings:
-    return LiveSettings(SPEC, held.append, keys)
+    return LiveSettings(SPEC, keys, held.append)
 
 
 def test_what_is_set_makes_the_config_that_a_start_with_it_makes() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from twolane.deploy.process.descriptors import MOST
 from twolane.deploy.process.serving import serving
 from twolane.deploy.spec.settings import RouterSettings
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
+from twolane.router.doors.server import RouterServer
 from twolane.rpc.listen import port_range
+from twolane.v1 import cluster_pb2
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
 ROUTER = RouterSpec(router_id="r", model=MODEL, settings=RouterSettings(port=0))
@@ -57,6 +60,25 @@ async def test_what_serves_may_open_as_many_descriptors_as_the_system_allows(
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     async with serving(spec):
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, MOST), hard)
+
+
+async def test_settings_that_a_controller_tells_before_all_doors_are_open_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configurations = []
+    open_admin_doors = RouterServer._open_admin_doors
+
+    async def tell_first(server: RouterServer, stack: AsyncExitStack) -> None:
+        configuration = server.router.operations.configuration
+        kept = cluster_pb2.ConfigState(revision=1, values={"router.max_queued": "77"})
+        configuration.hold(kept)
+        configurations.append(configuration)
+        await open_admin_doors(server, stack)
+
+    monkeypatch.setattr(RouterServer, "_open_admin_doors", tell_first)
+    async with serving(ROUTER):
+        (configuration,) = configurations
+        assert [its.value for its in configuration.fields(["router.max_queued"])] == ["77"]
 
 
 async def test_a_process_that_cannot_start_freezes_nothing() -> None:

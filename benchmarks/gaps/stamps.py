@@ -1,6 +1,7 @@
 """Time stamps along a token's path, taken in the processes of an unmodified cluster.
 
     worker   sampled -> landed -> applied -> submitted ... shipped    one each per step
+             posted -> announced -> joined                            per row that is handed over
     router   read -> told -> written                                  per message; per write
     client   received                                                 per message
 
@@ -31,7 +32,7 @@ import numpy.typing as npt
 FOLDER = "TWOLANE_GAP_TRACE"  # environment variable
 STAGES = (
     "sampled", "landed", "applied", "submitted", "shipped", "read", "told", "written", "received",
-    "gc", "hiccup",
+    "gc", "hiccup", "posted", "announced", "joined",
 )  # fmt: skip
 ROWS = 1 << 16
 _EVERY_S = 0.5
@@ -90,10 +91,13 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
         ring.add("received", arguments[0])
 
     return {
-        ("twolane.engine.cuda.step", "CudaStep", "result"): (None, stamp("sampled")),
+        ("twolane.worker.steps.step_runner", "_Pending", "succeed"): (stamp("sampled"), None),
         ("twolane.worker.page_returns", "PageReturns", "on_done"): (stamp("landed"), None),
         ("twolane.worker.metrics", "WorkerMetrics", "on_step"): (stamp("applied"), None),
         ("twolane.engine.cuda.engine", "CudaEngine", "submit"): (None, stamp("submitted")),
+        ("twolane.kvtransfer.send.outbound", "Outbound", "on_posted"): (stamp("posted"), None),
+        ("twolane.kvtransfer.receive.inbound", "Inbound", "on_done"): (stamp("announced"), None),
+        ("twolane.decode_worker.role", "DecodeRole", "_run"): (None, stamp("joined")),
         ("twolane.worker.sessions.session", "Session", "send"): (None, shipped),
         ("twolane.router.router", "Router", "session_message"): (read("read"), read("told")),
         ("benchmarks.load.caller", "Answer", "note"): (received, None),

@@ -10,8 +10,9 @@ A CUDA graph reads one fixed block; each step's inputs are copied into it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,8 @@ class DeviceInputs:
 _Place = tuple[int, int, str, Sequence[int]]
 
 
-def _places(shape: InputShape) -> tuple[dict[str, _Place], int]:
+@lru_cache(maxsize=256)  # every step of decode rows has one of few shapes
+def _places(shape: InputShape) -> tuple[Mapping[str, _Place], int]:
     """The offset, bytes, dtype and shape of each field; and the total bytes."""
     places: dict[str, _Place] = {}
     at = 0

@@ -61,7 +61,6 @@ class _Slice:
     job: _Job
     fence: Fence
     is_wait: bool = False
-    since_s: float = field(default_factory=time.monotonic)
 
 
 class IpcOutlet(TransportThread[Posted]):
@@ -79,6 +78,8 @@ class IpcOutlet(TransportThread[Posted]):
         self._slice_pages = max(1, SLICE_BYTES // memory.page_bytes)
         self._jobs: deque[_Job] = deque()  # not all launched
         self._slices: deque[_Slice] = deque()
+        self._awaited: _Slice | None = None  # the oldest, at the last pause
+        self._awaited_since_s = 0.0
         self._start()
 
     @property
@@ -147,8 +148,10 @@ class IpcOutlet(TransportThread[Posted]):
 
     def _pause(self) -> None:
         """Pause before the next poll of the oldest slice."""
-        oldest = self._slices[0]
-        taken_s = time.monotonic() - oldest.since_s
+        oldest, now = self._slices[0], time.monotonic()
+        if oldest is not self._awaited:  # it could not begin before
+            self._awaited, self._awaited_since_s = oldest, now
+        taken_s = now - self._awaited_since_s
         pause_s = max(_COPY_PAUSE_S, min(taken_s * _PAUSE_SHARE, _MOST_PAUSE_S))
         time.sleep(_COMPUTE_PAUSE_S if oldest.is_wait else pause_s)
 

@@ -85,6 +85,7 @@ class ReceiverIdentity:
             epoch=self.epoch,
             lease_ms=self.lease_ms,
             layout=self.layout,
+            takes_last_chunk=True,
         )
         field, message = self._unequal(hello)
         refusals = {name: self._why_not(name, hello, landings) for name in hello.transports}

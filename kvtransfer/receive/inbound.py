@@ -237,6 +237,8 @@ class Inbound:
         elif self._done is None:
             self._done = done
             self._landed_at = now
+            if done.HasField("last_chunk"):
+                self.on_chunk(done.last_chunk, now)
             self._try_land()
 
     def on_abandon(self, abandon: transfer_pb2.Abandon, now: float) -> None:

@@ -227,7 +227,13 @@ class SenderDriver:
         failed = self._failed.get(epoch, {})
         instead_of = "; ".join(f"{name}: {one.why}" for name, one in failed.items())
         self._links.add(epoch, link, hello.worker_id, hello.transport, instead_of)
-        self._sender.attach_peer(epoch, self._outlets[epoch].outlet, self._now(), paging)
+        self._sender.attach_peer(
+            epoch,
+            self._outlets[epoch].outlet,
+            self._now(),
+            paging,
+            takes_last_chunk=hello.takes_last_chunk,
+        )
         self.flush()
         while True:
             message = await link.receive()

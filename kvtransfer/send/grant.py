@@ -28,6 +28,7 @@ class OutGrant:
         self.n_posted = self.skip  # the row's pages before it were posted or skipped
         self.n_chunks = 0  # posts made
         self.chunks: list[transfer_pb2.Chunk] = []  # of the posts that are complete
+        self.unsaid: transfer_pb2.Chunk | None = None  # the last of them, if DONE is to announce it
 
     @property
     def generation(self) -> int:
@@ -82,6 +83,8 @@ class OutGrant:
         return chunk
 
     def done(self, first: FirstToken) -> transfer_pb2.Done:
+        """All is sent. Announces the chunk that no message has announced, once."""
+        last_chunk, self.unsaid = self.unsaid, None
         message = transfer_pb2.Done(
             ticket=self.ticket,
             n_chunks=self.n_chunks,
@@ -89,6 +92,7 @@ class OutGrant:
             first_token=first.token,
             top_ids=[token for token, _ in first.top],
             top_logprobs=[logprob for _, logprob in first.top],
+            last_chunk=last_chunk,
         )
         if first.logprob is not None:
             message.first_logprob = first.logprob

@@ -208,8 +208,11 @@ class Outbound:
     def on_posted(self, post: Post[Outbound], posted: Posted, now: float) -> None:
         if self.state is OutState.GRANTED and self.grant is not None:
             if posted.ok:
-                checksums = posted.checksums.tolist()
-                self._say(chunk=self.grant.chunk(post.index, post.plan, checksums))
+                chunk = self.grant.chunk(post.index, post.plan, posted.checksums.tolist())
+                if self._is_done_next():
+                    self.grant.unsaid = chunk  # one message instead of two
+                else:
+                    self._say(chunk=chunk)
             else:
                 self._drain(now)
                 return
@@ -299,6 +302,12 @@ class Outbound:
             self._retry.put_off(now + 2 * self._hub.config.lease.heartbeat_s)
 
     # -- inside -----------------------------------------------------------------------------
+
+    def _is_done_next(self) -> bool:
+        """All is sent and the first token known: `progress`, which follows, says DONE."""
+        assert self.grant is not None
+        takes = self._hub.posts.takes_last_chunk(self.key.receiver_epoch)
+        return takes and self.grant.is_sent and self.first is not None
 
     def _tell_unplaced(self, reason: str) -> None:
         if not self._is_unplaced:

@@ -44,6 +44,7 @@ class OutPeer(Generic[OutT]):
     outlet: Outlet
     paging: Paging  # from our layout to its
     renew_at: float
+    takes_last_chunk: bool = False  # see `ReceiverHello`
     attached: bool = True
     in_flight_bytes: int = 0
     moved_at: float = 0.0  # a send made progress, or began, or its pages were computed
@@ -83,6 +84,10 @@ class PostBook(Generic[OutT]):
 
     def is_attached(self, epoch: int) -> bool:
         return epoch in self.peers and self.peers[epoch].attached
+
+    def takes_last_chunk(self, epoch: int) -> bool:
+        """Whether that receiver, whose link is or was up, reads a Chunk in DONE."""
+        return self.peers[epoch].takes_last_chunk
 
     def paging_of(self, epoch: int) -> Paging:
         """The paging of a receiver whose link is or was up."""

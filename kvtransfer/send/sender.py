@@ -2,7 +2,7 @@
 
     open    -> RESERVE         until Reserved, Busy or Refused answers, or Renewed names the key
     offer   -> posts -> Chunk  as the transport completes them, within each peer's window of bytes
-    finish  -> DONE            with all its Chunks again, until Commit, Revoke or Refused
+    finish  -> DONE            with the last Chunk; again with all, until Commit, Revoke or Refused
     abandon -> Abandon         until Refused answers it, one lease at most
 
 The life of one transfer is drawn in `twolane.kvtransfer.send.outbound`. Every key that was opened
@@ -195,10 +195,16 @@ class Sender:
     # -- the peer ---------------------------------------------------------------------------
 
     def attach_peer(
-        self, epoch: int, outlet: Outlet, now: float, paging: Paging | None = None
+        self,
+        epoch: int,
+        outlet: Outlet,
+        now: float,
+        paging: Paging | None = None,
+        *,
+        takes_last_chunk: bool = False,
     ) -> None:
         """Hellos were exchanged with that receiver. `paging`: how its pages are cut, if not as
-        ours.
+        ours. `takes_last_chunk`: as in its hello.
 
         The outlet converts pages where that is needed. The caller closes it, and passes the same
         one each time until `forget_peer`.
@@ -206,6 +212,7 @@ class Sender:
         peer = self._posts.peers.setdefault(epoch, OutPeer(outlet, paging or self._even, now))
         assert peer.outlet is outlet, "posts may be under way on the other outlet"
         self._barred.pop(epoch, None)
+        peer.takes_last_chunk = takes_last_chunk
         peer.attached = True
         peer.renew_at = now
         self._abandons.hurry(epoch, now)

@@ -95,9 +95,11 @@ class Pair:
         sender: SenderConfig | None = None,
         receiver: ReceiverConfig | None = None,
         may_grant: Any = lambda key, n: True,
+        takes_last_chunk: bool = False,
     ) -> None:
         self.timers = Timers()
         self.now = 0.0
+        self._takes_last_chunk = takes_last_chunk
         self.fabric = MemoryFabric(
             faults=faults or Faults(delay_s=(0.001, 0.001)),
             sender_writes=sender_writes,
@@ -130,7 +132,8 @@ class Pair:
         self.attach()
 
     def attach(self) -> None:
-        self.sender.attach_peer(D_EPOCH, self.outlet, self.now)
+        takes = self._takes_last_chunk
+        self.sender.attach_peer(D_EPOCH, self.outlet, self.now, takes_last_chunk=takes)
         self.receiver.attach_peer(P_EPOCH, self.landing, self.now)
 
     @staticmethod

@@ -69,7 +69,8 @@ class Stage:
 
     def _attach_to_prefill(self, prefill: PrefillNode, receiver_epoch: int) -> None:
         outlet = prefill.outlets[receiver_epoch]
-        prefill.sender.attach_peer(receiver_epoch, outlet, self.now)
+        takes = receiver_epoch & 2 != 0  # the others are of an older version
+        prefill.sender.attach_peer(receiver_epoch, outlet, self.now, takes_last_chunk=takes)
         self._flush_prefill(prefill)
 
     def _unlink(self, prefill: PrefillNode, decode: DecodeNode) -> None:

@@ -90,7 +90,7 @@ class SenderHello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., receiver_epoch: _Optional[int] = ..., page_lane: _Optional[str] = ...) -> None: ...
 
 class ReceiverHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout", "page_lane", "page_key")
+    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout", "page_lane", "page_key", "takes_last_chunk")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class ReceiverHello(_message.Message):
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     PAGE_LANE_FIELD_NUMBER: _ClassVar[int]
     PAGE_KEY_FIELD_NUMBER: _ClassVar[int]
+    TAKES_LAST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     transport: str
@@ -113,7 +114,8 @@ class ReceiverHello(_message.Message):
     layout: str
     page_lane: str
     page_key: bytes
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ..., page_lane: _Optional[str] = ..., page_key: _Optional[bytes] = ...) -> None: ...
+    takes_last_chunk: bool
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ..., page_lane: _Optional[str] = ..., page_key: _Optional[bytes] = ..., takes_last_chunk: bool = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("key", "n_tokens", "prefix_hashes", "priority")
@@ -166,7 +168,7 @@ class Chunk(_message.Message):
     def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., index: _Optional[int] = ..., first_page: _Optional[int] = ..., checksums: _Optional[_Iterable[int]] = ..., n_pages: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("ticket", "n_chunks", "n_bytes", "first_token", "first_logprob", "top_ids", "top_logprobs")
+    __slots__ = ("ticket", "n_chunks", "n_bytes", "first_token", "first_logprob", "top_ids", "top_logprobs", "last_chunk")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     N_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     N_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +176,7 @@ class Done(_message.Message):
     FIRST_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     ticket: Ticket
     n_chunks: int
     n_bytes: int
@@ -181,7 +184,8 @@ class Done(_message.Message):
     first_logprob: float
     top_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., n_chunks: _Optional[int] = ..., n_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., first_logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
+    last_chunk: Chunk
+    def __init__(self, ticket: _Optional[_Union[Ticket, _Mapping]] = ..., n_chunks: _Optional[int] = ..., n_bytes: _Optional[int] = ..., first_token: _Optional[int] = ..., first_logprob: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., last_chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Abandon(_message.Message):
     __slots__ = ("key", "generation", "reason")

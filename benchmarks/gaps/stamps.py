@@ -7,12 +7,13 @@
 
 `begin` wraps the methods at whose ends these happen, when their modules are imported: a process
 that is not traced pays nothing. Also recorded: garbage collections, and how late a thread wakes
-that sleeps for a millisecond. Rows are written to FOLDER/PID.stamps twice a second, from a
-fixed-size ring.
+that sleeps for a millisecond. Rows are written to FOLDER/PID.stamps twice a second and at the
+process's end, from a fixed-size ring.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -42,7 +43,7 @@ After = Callable[[Any, tuple[Any, ...]], None]  # gets the object and the call's
 
 
 class Ring:
-    """The newest rows. Any thread may add; one takes."""
+    """The newest rows. Any thread may add; one at a time takes."""
 
     def __init__(self, n_rows: int = ROWS) -> None:
         self._rows: list[tuple[int, int, int, int] | None] = [None] * n_rows
@@ -201,24 +202,29 @@ def begin(folder: Path) -> None:
             ring.add("gc", time.monotonic_ns() - began.pop(), info["generation"])
 
     gc.callbacks.append(collected)
-    path = folder / f"{os.getpid()}.stamps"
-    thread = threading.Thread(target=_watch, args=(ring, path), daemon=True, name="gap-trace")
+    path, turn = folder / f"{os.getpid()}.stamps", threading.Lock()
+
+    def write() -> None:
+        with turn, path.open("ab", buffering=0) as file:
+            file.write(ring.take().tobytes())
+
+    atexit.register(write)
+    thread = threading.Thread(target=_watch, args=(ring, write), daemon=True, name="gap-trace")
     thread.start()
 
 
-def _watch(ring: Ring, path: Path) -> None:
+def _watch(ring: Ring, write: Callable[[], None]) -> None:
     """Records wake-ups that are late by more than a tenth of a millisecond."""
-    with path.open("ab", buffering=0) as file:
-        written_s = time.monotonic()
-        while True:
-            asked_ns = time.monotonic_ns()
-            time.sleep(_NAP_S)
-            late_ns = time.monotonic_ns() - asked_ns - int(_NAP_S * 1e9)
-            if late_ns > 100_000:
-                ring.add("hiccup", late_ns)
-            if time.monotonic() > written_s + _EVERY_S:
-                file.write(ring.take().tobytes())
-                written_s = time.monotonic()
+    written_s = time.monotonic()
+    while True:
+        asked_ns = time.monotonic_ns()
+        time.sleep(_NAP_S)
+        late_ns = time.monotonic_ns() - asked_ns - int(_NAP_S * 1e9)
+        if late_ns > 100_000:
+            ring.add("hiccup", late_ns)
+        if time.monotonic() > written_s + _EVERY_S:
+            write()
+            written_s = time.monotonic()
 
 
 def read_stamps(path: Path) -> Rows:

@@ -1,0 +1,54 @@
+"""How often the sender of the cuda_ipc transport looks whether a copy has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tests.kvtransfer.device_pair import device_pair
+from twolane.kvtransfer.transports.mapped import ipc_outlet
+
+
+def test_a_copy_is_looked_at_the_less_often_the_longer_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread takes the interpreter from those that feed the device."""
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        time.sleep(pause_s)
+
+    monkeypatch.setattr(ipc_outlet, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    with device_pair("cuda_ipc") as pair:
+        pair.p.faults.copy_s = 0.05
+        pair.grant(1, 0)
+        pair.post(1, 1, [0], [0])
+        assert [p.ok for p in pair.out.wait_for(1)] == [True]
+    assert pauses[0] < pauses[-1] == ipc_outlet._MOST_PAUSE_S
+    assert min(pauses) >= ipc_outlet._COPY_PAUSE_S
+
+
+def test_time_that_a_copy_waits_for_its_pages_does_not_make_it_looked_at_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        time.sleep(pause_s)
+
+    monkeypatch.setattr(ipc_outlet, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    computed = threading.Event()
+    with device_pair("cuda_ipc") as pair:
+        pair.p.faults.copy_s = 0.02
+        pair.grant(1, 0)
+        pair.post(1, 1, [0], [0], after=computed)
+        time.sleep(32 * ipc_outlet._MOST_PAUSE_S)
+        computed.set()
+        assert [p.ok for p in pair.out.wait_for(1)] == [True]
+    copying = pauses[pauses.count(ipc_outlet._COMPUTE_PAUSE_S) :]
+    assert copying[0] == ipc_outlet._COPY_PAUSE_S

@@ -61,6 +61,9 @@ def of_rows(processes: Mapping[str, Rows], n_requests: int) -> dict[str, dict[st
     second |= {"joined": joined, **_walk(everyone, joined, SECOND[3:])}
     sampled = of_stage(everyone, "sampled")[:, 3]
     ends = np.append(computed[1:], np.iinfo(np.int64).max)
+    if any(((sampled > begin) & (sampled < end)).sum() < 2
+           for begin, end in zip(joined, ends, strict=True)):  # fmt: skip
+        raise StampError("an answer has fewer than two steps: ask for three tokens or more")
     steps = [
         np.median(np.diff(sampled[(sampled > begin) & (sampled < end)]))
         for begin, end in zip(joined, ends, strict=True)

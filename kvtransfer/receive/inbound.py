@@ -235,6 +235,9 @@ class Inbound:
         elif done.n_bytes != len(grant.pages) * self._hub.page_bytes:  # guard: whole
             self._hub.dropped[reasons.MALFORMED] += 1
         elif self._done is None:
+            if done.HasField("last_chunk") and done.last_chunk.ticket != done.ticket:
+                self._hub.dropped[reasons.MALFORMED] += 1
+                return
             self._done = done
             self._landed_at = now
             if done.HasField("last_chunk"):

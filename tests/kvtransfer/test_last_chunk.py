@@ -91,12 +91,16 @@ def test_a_last_chunk_that_is_malformed_lands_nothing(field: str) -> None:
     assert not pair.receiver.take_events()
 
 
-def test_a_last_chunk_of_another_grant_is_dropped() -> None:
+@pytest.mark.parametrize("whose", ["another grant", "another row"])
+def test_a_done_with_a_chunk_of_another_ticket_is_dropped(whose: str) -> None:
     pair = Pair(takes_last_chunk=True)
     pair.granted(3)
     (done,) = said(pair)
-    done.done.last_chunk.ticket.generation += 1
+    if whose == "another grant":
+        done.done.last_chunk.ticket.generation += 1
+    else:
+        done.done.last_chunk.ticket.key.submission_id = "other"
     pair.tell_receiver(done)
     pair.pass_time(0.02)
-    assert pair.receiver.dropped == {reasons.GENERATION: 1}
+    assert pair.receiver.dropped == {reasons.MALFORMED: 1}
     assert not pair.receiver.take_events()

@@ -141,6 +141,7 @@ class IpcOutlet(TransportThread[Posted]):
         except DeviceError:
             oldest.job.ok = False
         self._slices.popleft()
+        self._awaited = None
         self.n_moved += 1
         oldest.job.slices -= 1
         self._end_if_over(oldest.job)

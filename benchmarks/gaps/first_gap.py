@@ -59,15 +59,17 @@ def of_rows(processes: Mapping[str, Rows], n_requests: int) -> dict[str, dict[st
         announced = _last_before(everyone, "announced", joined)
         second = {"posted": _last_before(everyone, "posted", announced), "announced": announced}
     second |= {"joined": joined, **_walk(everyone, joined, SECOND[3:])}
+    # What is sampled after an answer's last token may be the next prompt.
+    until = np.append(computed[1:], np.iinfo(np.int64).max)
+    ends = _last_before(everyone, FIRST[-1], until)
     sampled = of_stage(everyone, "sampled")[:, 3]
-    ends = np.append(computed[1:], np.iinfo(np.int64).max)
-    if any(((sampled > begin) & (sampled < end)).sum() < 2
-           for begin, end in zip(joined, ends, strict=True)):  # fmt: skip
-        raise StampError("an answer has fewer than two steps: ask for three tokens or more")
-    steps = [
-        np.median(np.diff(sampled[(sampled > begin) & (sampled < end)]))
+    of_row = [
+        sampled[(sampled > begin) & (sampled < end)]
         for begin, end in zip(joined, ends, strict=True)
     ]
+    if min(map(len, of_row)) < 2:
+        raise StampError("an answer has fewer than two steps: ask for three tokens or more")
+    steps = [np.median(np.diff(times)) for times in of_row]
     return {
         "first": {stage: (times - computed) / 1e6 for stage, times in first.items()},
         "second": {stage: (times - computed) / 1e6 for stage, times in second.items()},

@@ -202,10 +202,11 @@ def begin(folder: Path) -> None:
             ring.add("gc", time.monotonic_ns() - began.pop(), info["generation"])
 
     gc.callbacks.append(collected)
-    path, turn = folder / f"{os.getpid()}.stamps", threading.Lock()
+    file = (folder / f"{os.getpid()}.stamps").open("ab", buffering=0)  # outlives the folder
+    turn = threading.Lock()
 
     def write() -> None:
-        with turn, path.open("ab", buffering=0) as file:
+        with turn:
             file.write(ring.take().tobytes())
 
     atexit.register(write)

@@ -85,7 +85,7 @@ class InGrant:
 
     @property
     def is_begun(self) -> bool:
-        """A Chunk came, so the sender knows this ticket."""
+        """A Chunk came, alone or in DONE, so the sender knows this ticket."""
         return bool(self._chunks)
 
     @property

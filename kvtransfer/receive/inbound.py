@@ -127,7 +127,7 @@ class Inbound:
 
     @property
     def is_undecided(self) -> bool:
-        """All Chunks came; its bytes may still be on their way."""
+        """All Chunks came, the last perhaps in DONE; its bytes may still be on their way."""
         grant = self.grant
         return grant is not None and self._done is not None and grant.is_announced
 

@@ -28,7 +28,6 @@ class OutGrant:
         self.n_posted = self.skip  # the row's pages before it were posted or skipped
         self.n_chunks = 0  # posts made
         self.chunks: list[transfer_pb2.Chunk] = []  # of the posts that are complete
-        self.unsaid: transfer_pb2.Chunk | None = None  # the last of them, if DONE is to announce it
 
     @property
     def generation(self) -> int:
@@ -82,9 +81,10 @@ class OutGrant:
         self.chunks.append(chunk)
         return chunk
 
-    def done(self, first: FirstToken) -> transfer_pb2.Done:
-        """All is sent. Announces the chunk that no message has announced, once."""
-        last_chunk, self.unsaid = self.unsaid, None
+    def done(
+        self, first: FirstToken, last_chunk: transfer_pb2.Chunk | None = None
+    ) -> transfer_pb2.Done:
+        """All is sent. `last_chunk`: the one that no message has announced yet."""
         message = transfer_pb2.Done(
             ticket=self.ticket,
             n_chunks=self.n_chunks,

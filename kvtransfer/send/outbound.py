@@ -200,17 +200,16 @@ class Outbound:
         if self.state is not OutState.GRANTED:
             return
         self._hub.posts.post_what_fits(self, now)
-        if self.grant is not None and self.grant.is_sent and self.first is not None:
-            self._life.advance(OutState.DONE)
-            self._retry.start(now)
-            self._say(done=self.grant.done(self.first))
+        if self._is_all_sent:
+            self._say_done(now)
 
     def on_posted(self, post: Post[Outbound], posted: Posted, now: float) -> None:
         if self.state is OutState.GRANTED and self.grant is not None:
             if posted.ok:
                 chunk = self.grant.chunk(post.index, post.plan, posted.checksums.tolist())
-                if self._is_done_next():
-                    self.grant.unsaid = chunk  # one message instead of two
+                takes = self._hub.posts.takes_last_chunk(self.key.receiver_epoch)
+                if takes and self._is_all_sent:
+                    self._say_done(now, chunk)  # one message instead of two
                 else:
                     self._say(chunk=chunk)
             else:
@@ -303,11 +302,17 @@ class Outbound:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _is_done_next(self) -> bool:
-        """All is sent and the first token known: `progress`, which follows, says DONE."""
+    @property
+    def _is_all_sent(self) -> bool:
+        """All pages, under the present grant; and the first token is known."""
+        return self.grant is not None and self.grant.is_sent and self.first is not None
+
+    def _say_done(self, now: float, last_chunk: transfer_pb2.Chunk | None = None) -> None:
         assert self.grant is not None
-        takes = self._hub.posts.takes_last_chunk(self.key.receiver_epoch)
-        return takes and self.grant.is_sent and self.first is not None
+        assert self.first is not None
+        self._life.advance(OutState.DONE)
+        self._retry.start(now)
+        self._say(done=self.grant.done(self.first, last_chunk))
 
     def _tell_unplaced(self, reason: str) -> None:
         if not self._is_unplaced:

@@ -12,17 +12,21 @@ from tests.kvtransfer.device_pair import device_pair
 from twolane.kvtransfer.transports.mapped import ipc_outlet
 
 
-def test_a_copy_is_looked_at_the_less_often_the_longer_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its thread takes the interpreter from those that feed the device."""
-    pauses: list[float] = []
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Of the outlet's thread, in seconds, as they come."""
+    found: list[float] = []
 
     def sleep(pause_s: float) -> None:
-        pauses.append(pause_s)
+        found.append(pause_s)
         time.sleep(pause_s)
 
     monkeypatch.setattr(ipc_outlet, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return found
+
+
+def test_a_copy_is_looked_at_the_less_often_the_longer_it_takes(pauses: list[float]) -> None:
+    """Its thread takes the interpreter from those that feed the device."""
     with device_pair("cuda_ipc") as pair:
         pair.p.faults.copy_s = 0.05
         pair.grant(1, 0)
@@ -33,15 +37,8 @@ def test_a_copy_is_looked_at_the_less_often_the_longer_it_takes(
 
 
 def test_time_that_a_copy_waits_for_its_pages_does_not_make_it_looked_at_less_often(
-    monkeypatch: pytest.MonkeyPatch,
+    pauses: list[float],
 ) -> None:
-    pauses: list[float] = []
-
-    def sleep(pause_s: float) -> None:
-        pauses.append(pause_s)
-        time.sleep(pause_s)
-
-    monkeypatch.setattr(ipc_outlet, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     computed = threading.Event()
     with device_pair("cuda_ipc") as pair:
         pair.p.faults.copy_s = 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kvtransfer.pair import FIRST, PAGE_BYTES, PAGE_TOKENS, Pair, kinds
+from tests.kvtransfer.pair import D_EPOCH, FIRST, P_EPOCH, PAGE_BYTES, PAGE_TOKENS, Pair, kinds
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import SenderConfig
 from twolane.kvtransfer.events import Landed
@@ -104,3 +104,39 @@ def test_a_done_with_a_chunk_of_another_ticket_is_dropped(whose: str) -> None:
     pair.pass_time(0.02)
     assert pair.receiver.dropped == {reasons.MALFORMED: 1}
     assert not pair.receiver.take_events()
+
+
+def test_a_row_that_is_cached_whole_has_no_last_chunk() -> None:
+    pair = Pair(takes_last_chunk=True)
+    hashes = [b"0" * 16, b"1" * 16]
+    first = pair.key("first")
+    pair.open(first, 2, prefix_hashes=hashes)
+    pair.run()
+    pair.commit_and_release(first)
+    pair.run()
+    pair.d_events.clear()
+    pair.open(pair.key("second"), 2, prefix_hashes=hashes)
+    pair.tell_receiver(*pair.to_receiver())
+    pair.tell_sender(*pair.to_sender())
+    (done,) = said(pair)
+    assert (done.done.n_chunks, done.done.HasField("last_chunk")) == (0, False)
+    pair.tell_receiver(done)
+    pair.run()
+    assert [type(event) for event in pair.d_events] == [Landed]
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_a_link_that_breaks_before_the_last_post_is_complete_loses_no_chunk(takes: bool) -> None:
+    """The link that follows may be to a receiver that reads DONE otherwise."""
+    pair = Pair(takes_last_chunk=not takes)
+    pair.granted(3)
+    pair.sender.detach_peer(D_EPOCH, pair.now)
+    pair.receiver.detach_peer(P_EPOCH, pair.now)
+    assert not said(pair)
+    pair.sender.attach_peer(D_EPOCH, pair.outlet, pair.now, takes_last_chunk=takes)
+    pair.receiver.attach_peer(P_EPOCH, pair.landing, pair.now)
+    again = said(pair)
+    assert kinds(again)[:2] == ["chunk", "done"]
+    pair.tell_receiver(*again)
+    pair.run()
+    assert [type(event) for event in pair.d_events] == [Landed]

@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[3]
 N, REQUEST_NS, HOP_NS, STEP_NS = 5, 100_000_000, 100_000, 4_000_000
 
 
-def scene(*, missing: tuple[str, ...] = ()) -> dict[str, Rows]:
+def scene(*, missing: tuple[str, ...] = (), more: int = 2) -> dict[str, Rows]:
     """Requests one after the other. The first token's hops take a tenth of a millisecond each, the
-    second's twice that, and its step four milliseconds; two more steps follow."""
+    second's twice that, and its step four milliseconds; `more` steps follow. The next prompt has
+    chunks before its last."""
     rows: dict[str, list[tuple[int, int, int, int]]] = {"p": [], "d": [], "r": [], "c": []}
 
     def add(process: str, stage: str, at: int) -> None:
@@ -36,8 +37,11 @@ def scene(*, missing: tuple[str, ...] = ()) -> dict[str, Rows]:
             now += STEP_NS if stage == "sampled" else 2 * HOP_NS
             add(process, stage, now)
             if stage == "sampled":
-                for i in (1, 2):
+                for i in range(1, more + 1):
                     add("d", stage, now + i * STEP_NS)
+                    add("c", "received", now + i * STEP_NS + 4 * HOP_NS * 2)
+        for i in range(1, 4):
+            add("p", "sampled", computed + REQUEST_NS - i * 2 * STEP_NS)
     return {name: np.array(found, np.int64).reshape(-1, 4) for name, found in rows.items()}
 
 
@@ -69,6 +73,11 @@ def test_a_row_that_stays_where_it_is_has_fewer_hops() -> None:
 def test_a_way_with_holes_is_refused_by_name(missing: str, why: str) -> None:
     with pytest.raises(StampError, match=why):
         describe(of_rows(scene(missing=(missing,)), N))
+
+
+def test_an_answer_without_a_step_after_its_second_token_is_refused() -> None:
+    with pytest.raises(StampError, match="three tokens or more"):
+        of_rows(scene(more=0), N)
 
 
 def test_a_small_cluster_is_traced(tmp_path: Path) -> None:

@@ -156,6 +156,10 @@ class RouterServer:
 
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.router)
+            operations = self.router.operations
+            if self._options is not None:  # before a controller can tell what is set
+                operations.configuration.options = self._options(operations.configure)
             if self._config.metrics_port is not None:
                 metrics = MetricsEndpoint(
                     self.metrics.registry,
@@ -166,10 +170,6 @@ class RouterServer:
                 stack.push_async_callback(metrics.close)
                 self.metrics_port = _bind(metrics, self._config)
                 await metrics.start()
-            await stack.enter_async_context(self.router)
-            operations = self.router.operations
-            if self._options is not None:  # before a controller can tell what is set
-                operations.configuration.options = self._options(operations.configure)
             worker_door = self._open_worker_door(stack)
             server = self._door = self._make_door()
             self._http = self._open_http()

@@ -5,12 +5,14 @@ The test's own process is what serves; `conftest` gives it back as it was.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -25,6 +27,7 @@ from twolane.deploy.spec.settings import RouterSettings
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.router.doors.server import RouterServer
 from twolane.rpc.listen import port_range
+from twolane.rpc.metrics_http import MetricsEndpoint
 from twolane.v1 import cluster_pb2
 
 MODEL = model_with(model_dir=str(model_path()), name="m", engine="fake", n_pages=8)
@@ -79,6 +82,24 @@ async def test_settings_that_a_controller_tells_before_all_doors_are_open_hold(
     async with serving(ROUTER):
         (configuration,) = configurations
         assert [its.value for its in configuration.fields(["router.max_queued"])] == ["77"]
+
+
+async def test_metrics_are_answered_as_soon_as_their_port_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, found = MetricsEndpoint.start, []
+
+    async def start_and_look(endpoint: MetricsEndpoint) -> None:
+        await start(endpoint)
+        assert endpoint._listener is not None
+        url = f"http://127.0.0.1:{endpoint._listener.getsockname()[1]}/metrics"
+        with await asyncio.to_thread(urlopen, url, timeout=10) as answer:
+            found.append(answer.read())
+
+    monkeypatch.setattr(MetricsEndpoint, "start", start_and_look)
+    settings = replace(ROUTER.settings, metrics_port=0)
+    async with serving(replace(ROUTER, settings=settings)):
+        assert b"twolane_" in found[0]
 
 
 async def test_a_process_that_cannot_start_freezes_nothing() -> None:

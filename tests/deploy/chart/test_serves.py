@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -76,16 +77,16 @@ class Pods:
             )
 
     def _here(self, text: str, pod: str = "") -> str:
-        for name, address in PODS.items():
-            text = text.replace(f"{name}.llm-hosts.prod.svc.cluster.local", address)
-        places = {
+        here = {
+            f"{name}.llm-hosts.prod.svc.cluster.local": address for name, address in PODS.items()
+        } | {
             "/var/lib/twolane": str(self.folder / pod),
             "/etc/twolane/topology": str(self.folder),
             "/etc/twolane/secret": str(self.folder),
             **self.at,
         }
-        for ours, here in places.items():
-            text = text.replace(ours, here)
+        # In one pass: a port that stands for another may look like one of them itself.
+        text = re.sub("|".join(map(re.escape, here)), lambda found: here[found[0]], text)
         if not pod:  # the topology: each host listens where others dial it
             value = yaml.safe_load(text)
             for host in value["hosts"]:

@@ -69,6 +69,7 @@ def describe(records: Sequence[Record]) -> dict[str, float | None]:
         **_percentiles("ttft_ms", [r.ttft_s * 1e3 for r in records if r.ttft_s is not None]),
         **_percentiles("tpot_ms", [r.tpot_s * 1e3 for r in records if r.tpot_s is not None]),
         **_percentiles("gap_ms", gaps_ms),
+        **_percentiles("first_gap_ms", [r.gaps_s[0] * 1e3 for r in records if len(r.gaps_s)]),
         "gap_max_ms": float(gaps_ms.max()) if len(gaps_ms) else None,
         "request_gap_p99_p90_ms": float(np.percentile(own_p99_ms, 90)) if own_p99_ms else None,
     }

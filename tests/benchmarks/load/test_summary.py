@@ -28,6 +28,8 @@ def test_a_point_is_measured_over_all_its_runs() -> None:
     assert figures["ttft_p50_ms"] == pytest.approx(100)
     assert figures["gap_max_ms"] == pytest.approx(100)
     assert figures["gap_p50_ms"] == pytest.approx(20)
+    assert figures["first_gap_p50_ms"] == pytest.approx(20)
+    assert figures["first_gap_p99_ms"] == pytest.approx(100 - 0.02 * 80)
     assert figures["tpot_p50_ms"] == pytest.approx(20)
     # 8 tokens; the first run ends when its refusal came (4.001 s), the second at 1.2 s.
     assert figures["output_tokens_per_s"] == pytest.approx(8 / (4.001 + 1.2))

@@ -8,11 +8,15 @@ CPU engine, on any machine. NIXL moves pages by sockets, whatever else the machi
 
 Threads of torch give their core away while they wait for each other: more tests run than there are
 cores.
+
+An interrupt ends what tests start, also where a shell runs all tests in the background: those
+inherit that it is ignored.
 """
 
 import gc
 import logging
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -27,6 +31,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["UCX_TLS"] = "tcp"
 os.environ["OMP_WAIT_POLICY"] = "passive"
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example that is drawn or tried slowly says something of the machine, not of the code.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

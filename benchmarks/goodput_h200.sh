@@ -1,7 +1,8 @@
 #!/bin/sh
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
-# RATES="--rate 26" measures those and searches no others, ROUNDS=1 each but once, LIMIT_S=100 for so long.
+# RATES="--rate 26" measures those and searches no others, ROUNDS=1 each but once (else twice),
+# LIMIT_S=100 for so long.
 #
 #   benchmarks/goodput_h200.sh starts|trace|idle|split|http|fp8_kv|colocated|lengths [FOLDER, else build/goodput]
 #
@@ -68,7 +69,7 @@ split | http | fp8_kv | colocated)
     colocated) name=colocated rates="--rate 4 --rate 8 --rate 14 --rate 18" ;;
     esac
     search="--tolerance 0.12"
-    test -z "${RATES-}" || search="--tolerance 1 --repeats 1 --highest 0 --lowest 99"  # none
+    test -z "${RATES-}" || search="--tolerance 1 --repeats 1 --highest 0 --lowest 99"  # no others
     # shellcheck disable=SC2086  # several words each
     goodput goodput_h200 --only "$name" $slos ${RATES:-$rates} --requests 200 --window-s 12 --warm-up-s 8 \
         --cool-down-s 6 --rounds "${ROUNDS:-2}" $search --reference vllm_two_h200 \
@@ -78,7 +79,7 @@ lengths)
     for lengths in 128x512 4096x64; do
         goodput "goodput_h200_$lengths" --workload "$lengths" --slo 500/20 --rate 8 --rate 16 \
             --requests 200 --window-s 12 --warm-up-s 6 --repeats 1 --tolerance 0.15 \
-            --time-limit-s 280
+            --rounds "${ROUNDS:-2}" --time-limit-s 280
     done
     ;;
 *) exit 2 ;;

@@ -26,7 +26,7 @@ class Measured:
 
 def ledger_table(requests: Sequence[Measured]) -> Table:
     """The table, with one column for each request."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column()
     for request in requests:
         table.add_column(request.title, justify="right", no_wrap=True)
@@ -48,10 +48,10 @@ _LINES: list[tuple[str, Callable[[Measured], str]]] = [
     ("queued at the router", lambda r: _ms(r.ledger.queued_s)),
     ("queued at the prefill worker", lambda r: _ms(r.ledger.prefill_wait_s)),
     ("prefill", lambda r: _ms(r.ledger.prefill_s)),
-    ("transfer, after the first token", lambda r: _ms(r.ledger.transfer_s)),
+    ("transfer, after first token", lambda r: _ms(r.ledger.transfer_s)),
     ("decode", lambda r: _ms(r.ledger.decode_wait_s + r.ledger.decode_s)),
     ("[bold]time to first token[/]", lambda r: _ms(r.ledger.ttft_s)),
-    ("[bold]gap between tokens, mean / max[/]", _gaps),
+    ("[bold]gap between tokens, mean/max[/]", _gaps),
     ("tokens in / out", lambda r: f"{r.ledger.prompt_tokens} / {r.ledger.output_tokens}"),
     ("pages moved", lambda r: str(r.ledger.transfer_pages)),
     ("bytes moved", lambda r: f"{r.ledger.transfer_bytes / 1024:.0f} KiB"),

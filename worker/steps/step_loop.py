@@ -13,6 +13,9 @@ samples of step k are sent:
 
     plan k | plan k + 1 | wait for k, apply, ship k | plan k + 2 | wait for k + 1, apply, ship | ...
 
+Step k + 2 is planned as late as it may be (`twolane.worker.steps.late_plan`), for rows that come
+meanwhile.
+
 Only this loop calls roles, and never during a plan. A page that is returned while a step is in
 flight comes free when that step is done (see `twolane.worker.page_returns`), so no step writes
 to a page of another row.
@@ -37,6 +40,7 @@ from twolane.worker.config import StepLimits, StepWatchConfig
 from twolane.worker.observer import WorkerObserver
 from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import Roles
+from twolane.worker.steps.late_plan import LatePlan
 from twolane.worker.steps.step_runner import StepRunner
 from twolane.worker.steps.step_totals import StepTotals
 from twolane.worker.steps.step_watch import StepWatch
@@ -54,7 +58,13 @@ class _StepInFlight:
 
     work: list[RowWork]
     n_decode: int  # how many of them, from the first, are decode rows
+    follows: bool  # submitted while another was in flight
     results: asyncio.Task[list[RowResult]]
+
+    @property
+    def is_steady(self) -> bool:
+        """Such steps take about as long as the one before: all rows are decode rows."""
+        return self.follows and self.n_decode == len(self.work)
 
 
 class StepLoop:
@@ -83,6 +93,7 @@ class StepLoop:
         self.totals = StepTotals()
         self._commands: deque[Command] = deque()
         self._wake = asyncio.Event()
+        self._late_plan = LatePlan()
 
     def submit(self, command: Command) -> None:
         """Run the command between two steps, in order of submission, then look for work."""
@@ -106,13 +117,13 @@ class StepLoop:
                     self._returns.on_submitted()
                     results = steps.create_task(self._run(work))
                     self._watch.begin(work, loop.time())
-                    in_flight.append(_StepInFlight(work, n_decode, results))
+                    in_flight.append(_StepInFlight(work, n_decode, bool(in_flight), results))
                 self._ship(loop.time())
                 if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
                     await self._land(in_flight.popleft())
                     if in_flight:  # the device is busy: samples need not wait for the next plan
                         self._ship(loop.time())
-                        await asyncio.sleep(0)  # in which links write them
+                        await self._pause(in_flight[0])  # in which links write them
                 elif not in_flight:
                     self._on_idle(loop.time())
                     await self._sleep()
@@ -157,9 +168,18 @@ class StepLoop:
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
+        self._late_plan.note(self._runner.times, is_steady=flight.is_steady)
         took_s = self._watch.end(now)
         self.totals.note(work, results, flight.n_decode, took_s)
         self._observer.on_step(took_s, sum(map(_n_new, work)))
+
+    async def _pause(self, flight: _StepInFlight) -> None:
+        """Until the next step must be planned, at the latest when this one's results are there."""
+        pause_s = self._late_plan.pause_s(asyncio.get_running_loop().time())
+        if pause_s <= 0 or not flight.is_steady:
+            await asyncio.sleep(0)
+        else:
+            await asyncio.wait([flight.results], timeout=pause_s)
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

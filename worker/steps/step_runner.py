@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from twolane.engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """By the event loop's clock: when the device had the step in its queue, and when its results
+    were there."""
+
+    submitted_s: float
+    done_s: float
+
 
 OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
 Results = Coroutine[Any, Any, list[RowResult]]
@@ -19,6 +30,7 @@ class StepRunner(Protocol):
     never of a row."""
 
     steps_ahead: int  # how many steps may be in flight besides the oldest
+    times: StepTimes | None  # of the step whose results came last
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
         """Submit the step and return; await the result for its row results. `on_submitted`, if
@@ -39,6 +51,7 @@ class ThreadStepRunner:
 
     def __init__(self, engine: Engine) -> None:
         self.steps_ahead = engine.steps_ahead
+        self.times: StepTimes | None = None
         self._engine = engine
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
@@ -46,7 +59,12 @@ class ThreadStepRunner:
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
         pending = _Pending()
         self._submits.submit(self._submit, pending, work, on_submitted)
-        return pending.wait()
+        return self._results_of(pending)
+
+    async def _results_of(self, pending: _Pending) -> list[RowResult]:
+        results = await pending.wait()
+        self.times = StepTimes(pending.submitted_s, pending.done_s)
+        return results
 
     def _submit(
         self, pending: _Pending, work: Sequence[RowWork], on_submitted: OnSubmitted | None
@@ -59,6 +77,7 @@ class ThreadStepRunner:
         except BaseException as error:  # noqa: BLE001  raised by `wait`
             pending.fail(error)
             return
+        pending.submitted_s = time.monotonic()
         if on_submitted is not None:
             pending.tell(on_submitted, step.written)
         if isinstance(step, DoneStep):
@@ -87,6 +106,7 @@ class _Pending:
     loop processes these in that order."""
 
     def __init__(self) -> None:
+        self.submitted_s = self.done_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._results: asyncio.Future[list[RowResult]] = self._loop.create_future()
 
@@ -102,6 +122,7 @@ class _Pending:
         self._on_loop(self._hear, hear, mark)
 
     def succeed(self, results: list[RowResult]) -> None:
+        self.done_s = time.monotonic()
         self._on_loop(self._set, results)
 
     def fail(self, error: BaseException) -> None:
@@ -148,6 +169,7 @@ class TimedStepRunner:
 
     def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0, submit_s: float = 0.0) -> None:
         self.steps_ahead = steps_ahead
+        self.times: StepTimes | None = None
         self._submit_s = submit_s
         self._engine = engine
         self._turn = asyncio.Lock()  # fair: acquired in the order of submission
@@ -158,12 +180,14 @@ class TimedStepRunner:
     ) -> list[RowResult]:
         if self._submit_s:
             await asyncio.sleep(self._submit_s)
+        submitted_s = asyncio.get_running_loop().time()
         if on_submitted is not None:
             on_submitted(None)
         async with self._turn:
             known = [self._resolve(row) for row in work]
             await asyncio.sleep(self._engine.step_time_s(known))
             results = self._engine.run(known)
+        self.times = StepTimes(submitted_s, asyncio.get_running_loop().time())
         self._sampled = {r.row: r.tokens[0].token for r in results if r.tokens}
         return results
 

@@ -20,7 +20,7 @@ from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import DecodeSide, Roles
 from twolane.worker.rows import Row
 from twolane.worker.steps.step_loop import StepLoop
-from twolane.worker.steps.step_runner import OnSubmitted, Results
+from twolane.worker.steps.step_runner import OnSubmitted, Results, StepTimes
 
 A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=200, seed=3)
@@ -48,6 +48,7 @@ class IdleRole:
 
 class NoRunner:
     steps_ahead = 0
+    times: StepTimes | None = None
 
     async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
         raise AssertionError("there was no work")
@@ -111,6 +112,7 @@ class SecondRunner:
 
     def __init__(self, steps_ahead: int, said: list[str]) -> None:
         self.steps_ahead = steps_ahead
+        self.times: StepTimes | None = None
         self.said = said
 
     def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> Results:

@@ -1,0 +1,58 @@
+"""When a step is planned while the device computes another: as late as it may be.
+
+    device   |==== k ====|======== k + 1 ========|==== k + 2 ====|
+    loop                  apply, ship k           apply, ship k + 1
+                          . . . pause . . . plan, submit k + 2
+                                            |- margin -|
+
+A row that comes while step k + 1 is computed would wait for the step after the next if k + 2 was
+planned at once. The margin is for what is between a plan and the device, and for what else keeps
+the process from it. It grows by much when a step was nearly late, and shrinks by little after each
+one that was not: so one step in `_UP_S / _DOWN_S` is nearly late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from twolane.worker.steps.step_runner import StepTimes
+
+_SPARE_S = 0.0002  # a step that has waited in the device's queue for less is nearly late
+_UP_S = 0.0002
+_DOWN_S = 2e-6
+_LEAST_S = 0.001
+_MOST_S = 0.004  # at first
+_STEPS = 8  # the shortest of the last ones is expected
+_TICK_S = 0.001  # an event loop's timers are up to this late
+
+
+class LatePlan:
+    """Call `note` when a step's results are there, then `pause_s`. It reads no clock."""
+
+    def __init__(self) -> None:
+        self.margin_s = _MOST_S
+        self._took_s: deque[float] = deque(maxlen=_STEPS)  # of steps in a row, all steady
+        self._done_s = -math.inf  # when the newest results were there
+
+    def note(self, times: StepTimes | None, *, is_steady: bool) -> None:
+        """`is_steady`: the step is expected to take as long as the ones before and after it."""
+        if times is None or not is_steady:
+            self._took_s.clear()
+        if times is None:
+            return
+        if is_steady and math.isfinite(self._done_s):
+            spare_s = self._done_s - times.submitted_s
+            self._took_s.append(times.done_s - max(self._done_s, times.submitted_s))
+            if spare_s < _SPARE_S:
+                self.margin_s = min(self.margin_s + _UP_S, _MOST_S)
+            else:
+                self.margin_s = max(self.margin_s - _DOWN_S, _LEAST_S)
+        self._done_s = times.done_s
+
+    def pause_s(self, now: float) -> float:
+        """How long to wait before the next plan, if a step is in flight; 0: not at all."""
+        if len(self._took_s) < _STEPS:
+            return 0.0
+        left_s = self._done_s + min(self._took_s) - self.margin_s - now
+        return max(0.0, left_s - _TICK_S)

@@ -25,7 +25,7 @@ from twolane.engine.step import RowWork
 NOT_DRAWN = "no token can be sampled: the logits are not finite, or every token is banned"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sampled:
     """One row to sample: its work, its row in the logits, and the position of its newest token."""
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from twolane.engine.step import RowWork
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Share:
     """What one pass computes of row `nth` of the step: positions start to start + n_new."""
 

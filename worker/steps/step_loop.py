@@ -124,7 +124,9 @@ class StepLoop:
                     if in_flight:  # the device is busy: samples need not wait for the next plan
                         self._ship(loop.time())
                         await self._pause(in_flight[0])  # in which links write them
-                elif not in_flight:
+                elif in_flight:
+                    await asyncio.sleep(0)  # links write what was shipped before the next plan
+                else:
                     self._on_idle(loop.time())
                     await self._sleep()
 

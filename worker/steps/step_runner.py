@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ class StepTimes:
 
 OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
 Results = Coroutine[Any, Any, list[RowResult]]
+
+
+_SUBMIT_S = 0.002  # a step that needs no kernel to be compiled is in the device's queue long before
 
 
 class StepRunner(Protocol):
@@ -43,10 +47,12 @@ class StepRunner(Protocol):
 
 
 class ThreadStepRunner:
-    """Runs steps on a thread of their own, so that the event loop is never blocked.
+    """Runs steps on a thread of their own, so that the event loop is never blocked for long.
 
-    A second thread waits for results, so that a step can be submitted while another is computed.
-    The first thread hands it the step directly, so a decode-only step wakes the loop only once.
+    It waits for a moment while a step of decode rows is submitted: both need the interpreter, and
+    taking turns with the loop would make the device wait longer than both take. A second thread
+    waits for results, so that a step can be submitted while another is computed. The first thread
+    hands it the step directly, so a decode-only step wakes the loop only once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -58,7 +64,10 @@ class ThreadStepRunner:
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
         pending = _Pending()
-        self._submits.submit(self._submit, pending, work, on_submitted)
+        submitted = self._submits.submit(self._submit, pending, work, on_submitted)
+        if self.steps_ahead and all(row.n_new == 1 for row in work):  # others may take longer
+            with suppress(TimeoutError):
+                submitted.result(_SUBMIT_S)
         return self._results_of(pending)
 
     async def _results_of(self, pending: _Pending) -> list[RowResult]:

@@ -133,7 +133,7 @@ class SecondRunner:
         (0, "plan run ship write apply plan run ship write apply plan run ship write apply ship"),
         (
             1,
-            "plan run ship plan run ship write write apply ship write plan run ship "
+            "plan run ship write plan run ship write apply ship write plan run ship "
             "apply ship write write ship write apply ship",
         ),
     ],

@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from twolane.engine.step import DoneStep, Engine, Mark, RowResult, RowWork, Step
+from twolane.params import SamplingParams
+from twolane.worker.steps import step_runner
 from twolane.worker.steps.step_runner import ThreadStepRunner
 
 
@@ -136,6 +138,51 @@ async def test_a_step_that_was_called_off_before_its_turn_is_not_submitted() -> 
     assert await running == [RowResult(1)]
     await runner.close()
     assert len(engine._steps) == 1, "the second was never asked for"
+
+
+def row(n_new: int) -> RowWork:
+    return RowWork(1, [5] * n_new, 0, n_new, [], 1, SamplingParams(max_tokens=3), sample=True)
+
+
+class Submits(Steps):
+    """Its submissions wait for `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__(DoneStep([RowResult(1)]))
+        self.go_on = threading.Event()
+        self.is_over = False
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        assert self.go_on.wait(30)
+        self.is_over = True
+        return super().submit(work)
+
+
+async def test_the_loop_keeps_still_while_decode_rows_are_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_runner, "_SUBMIT_S", 30.0)
+    engine = Submits()
+    engine.go_on.set()
+    runner = ThreadStepRunner(cast(Engine, engine))
+    results = runner.run([row(1)], None)
+    assert engine.is_over
+    assert await results == [RowResult(1)]
+    await runner.close()
+
+
+@pytest.mark.parametrize(("n_new", "most_s"), [(1, 0.001), (2, 30.0)], ids=["decode", "prompt"])
+async def test_the_loop_goes_on_if_submitting_takes_long(
+    n_new: int, most_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_runner, "_SUBMIT_S", most_s)
+    engine = Submits()
+    runner = ThreadStepRunner(cast(Engine, engine))
+    results = runner.run([row(n_new)], None)
+    assert not engine.is_over
+    engine.go_on.set()
+    assert await results == [RowResult(1)]
+    await runner.close()
 
 
 async def test_the_loop_is_woken_once_for_a_step_that_nobody_else_hears_of(

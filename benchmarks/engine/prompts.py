@@ -21,12 +21,16 @@ from benchmarks.engine.steps import shape_folder
 from benchmarks.results import RESULTS, save
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.engine import CudaEngine
+from twolane.engine.cuda.plans import PROMPT_BUCKETS
 from twolane.engine.cuda.startup.load import load_cuda_engine
 
-POINTS = "1x16,1x32,1x64,1x128,4x32,1x192,1x256,1x320,1x384,4x96,1x500,1x512,1x640,1x1024"
+POINTS = (
+    "1x16,1x32,1x64,1x128,4x32,1x192,1x256,1x320,1x384,4x96,1x500,1x512,1x600,1x640,1x1000,1x1024,"
+    "1x1300,1x1536,2x1024,1x2048"
+)
 ROUNDS = 15
 N_PAGES = 1000
-WAYS = {"graph": 512, "launches": 0}  # tokens of the longest pass that is a graph
+WAYS = {"graph": PROMPT_BUCKETS[-1], "launches": 0}  # tokens of the longest pass that is a graph
 
 
 def measure(engine: CudaEngine, point: Point) -> dict[str, Any]:

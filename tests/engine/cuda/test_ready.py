@@ -162,6 +162,9 @@ def test_short_prompts_have_a_bucket_which_is_a_power_of_two_in_exact_mode() -> 
              for exact in (False, True)}  # fmt: skip
     assert sizes == {False: [16, 192, 256, 384, 512], True: [16, 256, 256, 512, 512]}
     assert prompt_bucket_for(513, 512, exact=False) is None
+    assert [prompt_bucket_for(n, 2048, exact=False) for n in (513, 1025, 2049)] == [640, 1152, None]
+    long = [prompt_bucket_for(n, 2048, exact=True) for n in (513, 895, 896, 1791, 1792)]
+    assert long == [None, None, 1024, None, 2048]
     assert prompt_bucket_for(129, 128, exact=False) is None
     captured = StepShapes(rows=0, tokens=100).prompt_buckets
     assert captured == [128, 64, 32, 16]

@@ -21,7 +21,7 @@ _NO_TIMING = 2  # event flag
 _STREAM_ORDER = 1  # a batch's sources are read in stream order
 _LEAST_SHARE = 2  # copies that justify another stream
 
-CopyCommand = tuple[int, int, int]  # target, source, bytes
+CopyCommands = tuple[list[int], list[int], list[int]]  # targets, sources, bytes
 
 
 class CudaError(Exception):
@@ -196,39 +196,47 @@ class Copies:
         driver = _driver()
         self._streams = (stream, *side_streams)
         self._events = [Event() for _ in self._streams]
-        self._attributes = _BatchAttributes(order=_STREAM_ORDER)
+        attributes = ctypes.byref(_BatchAttributes(order=_STREAM_ORDER))
+        self._attributes = (attributes, ctypes.byref(ctypes.c_size_t(0)), ctypes.c_size_t(1))
         self._batch = getattr(driver, "cuMemcpyBatchAsync_v2", None)
         self._one = driver.cuMemcpyAsync
         self._one.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
 
-    def submit(self, copies: Sequence[CopyCommand]) -> None:
+    def submit(self, copies: CopyCommands) -> None:
         """Submit copies; returns at once. Even if `CudaError` is raised, the stream waits for those
         submitted."""
-        n_streams = min(len(self._streams), -(-len(copies) // _LEAST_SHARE))
+        targets, sources, sizes = copies
+        n_streams = min(len(self._streams), -(-len(targets) // _LEAST_SHARE))
         if n_streams > 1:
             self._events[0].record(self._streams[0])
         try:
             for i, stream in enumerate(self._streams[:n_streams]):
                 if i:
                     self._events[0].make_wait(stream)  # guard: side by side
-                self._submit(copies[i::n_streams], stream)
+                share = slice(i, None, n_streams)
+                self._submit(targets[share], sources[share], sizes[share], stream)
         finally:
             if n_streams > 1:
                 self._join(n_streams)
 
-    def _submit(self, copies: Sequence[CopyCommand], stream: int) -> None:
+    def _submit(
+        self, targets: list[int], sources: list[int], sizes: list[int], stream: int
+    ) -> None:
         on = ctypes.c_void_p(stream)
         if self._batch is None:
-            for copy in copies:
+            for copy in zip(targets, sources, sizes, strict=True):
                 _check(self._one(*copy, on), "cuMemcpyAsync")
             return
-        columns = [array("Q", column) for column in zip(*copies, strict=True)]
+        n = len(targets)
+        columns = array("Q", targets + sources + sizes)
+        at, _ = columns.buffer_info()
+        step = n * columns.itemsize
         status = self._batch(
-            *(ctypes.c_void_p(column.buffer_info()[0]) for column in columns),
-            ctypes.c_size_t(len(copies)),
-            ctypes.byref(self._attributes),
-            ctypes.byref(ctypes.c_size_t(0)),
-            ctypes.c_size_t(1),
+            ctypes.c_void_p(at),
+            ctypes.c_void_p(at + step),
+            ctypes.c_void_p(at + 2 * step),
+            ctypes.c_size_t(n),
+            *self._attributes,
             on,
         )
         _check(status, "cuMemcpyBatchAsync")

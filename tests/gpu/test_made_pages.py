@@ -241,6 +241,6 @@ def _fetch(into: torch.Tensor, address: int) -> None:
 
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     copies = Copies(stream.cuda_stream)
-    copies.submit([(into.data_ptr(), address, into.numel())])
+    copies.submit(([into.data_ptr()], [address], [into.numel()]))
     stream.synchronize()
     copies.close()

@@ -5,7 +5,7 @@ process "exports" its memory by a number. What is left of `worker.cuda_*` is as 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from twolane.engine.cuda.driver import CopyCommand
+from twolane.engine.cuda.driver import CopyCommands
 
 CPU = torch.device("cpu")
 
@@ -36,8 +36,8 @@ class _Copies:
     def __init__(self, stream: object, side_streams: object) -> None:
         """Everything is done at once, in order."""
 
-    def submit(self, copies: Sequence[CopyCommand]) -> None:
-        for copy in copies:
+    def submit(self, copies: CopyCommands) -> None:
+        for copy in zip(*copies, strict=True):
             ctypes.memmove(*copy)
 
     def close(self) -> None:

@@ -184,7 +184,7 @@ class CudaCopyStream:
 
     def _to_peer(self, shares: Sequence[Copy], src: PageIds, dst: PageIds) -> None:
         commands = [copy.commands(src, dst) for copy in shares]
-        n_runs = sum(map(len, commands))
+        n_runs = sum([len(targets) for targets, _, _ in commands])
         n_bytes = len(src) * sum(copy.source.n_bytes for copy in shares)
         takes_kernel = self._config.cost.takes_kernel(n_bytes, n_runs)
         for copy, its in zip(shares, commands, strict=True):

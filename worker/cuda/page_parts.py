@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from twolane.engine.cuda.driver import CopyCommands
 from twolane.kvtransfer.copy_plan import PageIds
 
 
@@ -51,24 +52,27 @@ class Copy:
     source: Part
     target: Part
 
-    def commands(self, src: PageIds, dst: PageIds) -> list[tuple[int, int, int]]:
-        """(target, source, bytes), one for each run of pages.
+    def commands(self, src: PageIds, dst: PageIds) -> CopyCommands:
+        """One for each run of pages.
 
         In plain Python: where nothing ran before, the first calls of numpy take longer than this
         for a few hundred pages.
         """
-        n_bytes = self.source.n_bytes
-        is_dense = self.source.is_dense and self.target.is_dense
-        found: list[tuple[int, int, int]] = []
-        last_s = last_d = -2
+        source, target, n_bytes = self.source, self.target, self.source.n_bytes
+        is_dense = source.is_dense and target.is_dense
+        targets: list[int] = []
+        sources: list[int] = []
+        sizes: list[int] = []
+        next_s = next_d = -1
         for s, d in zip(src.tolist(), dst.tolist(), strict=True):
-            if is_dense and s == last_s + 1 and d == last_d + 1:
-                target, source, size = found[-1]
-                found[-1] = (target, source, size + n_bytes)
+            if s == next_s and d == next_d and is_dense:
+                sizes[-1] += n_bytes
             else:
-                found.append((self.target.at(d), self.source.at(s), n_bytes))
-            last_s, last_d = s, d
-        return found
+                targets.append(target.address + d * target.stride)
+                sources.append(source.address + s * source.stride)
+                sizes.append(n_bytes)
+            next_s, next_d = s + 1, d + 1
+        return targets, sources, sizes
 
 
 @lru_cache(maxsize=64)

@@ -127,11 +127,13 @@ class Scene:
 
     def give(self) -> None:
         source, target = self.source.ctypes.data, self.target.ctypes.data
+        n = len(self.order)
         self.copies.submit(
-            [
-                (target + to * SIZE, source + i * SIZE, SIZE)
-                for i, to in enumerate(self.order.tolist())
-            ]
+            (
+                [target + to * SIZE for to in self.order.tolist()],
+                [source + i * SIZE for i in range(n)],
+                [SIZE] * n,
+            )
         )
 
     def fill(self) -> None:

@@ -25,7 +25,7 @@ def carry_out(
     found: Sequence[Copy], source: Memory, src: PageIds, target: Memory, dst: PageIds
 ) -> None:
     for copy in found:
-        for to, begin, size in copy.commands(src, dst):
+        for to, begin, size in zip(*copy.commands(src, dst), strict=True):
             target[to : to + size] = source[begin : begin + size]
 
 
@@ -54,15 +54,12 @@ def test_equal_parts_are_copied_in_runs_and_others_page_by_page() -> None:
     src, dst = np.array([3, 4, 5, 0]), np.array([0, 1, 2, 5])
     half = PAGE_BYTES // 2
     assert [copy.commands(src, dst) for copy in copies(two, two)] == [
-        [(0, 3 * half, 3 * half), (5 * half, 0, half)],
-        [(4000, 4000 + 3 * half, 3 * half), (4000 + 5 * half, 4000, half)],
+        ([0, 5 * half], [3 * half, 0], [3 * half, half]),
+        ([4000, 4000 + 5 * half], [4000 + 3 * half, 4000], [3 * half, half]),
     ]
     assert [copy.commands(src, dst) for copy in copies(two, one)] == [
-        [(8000 + PAGE_BYTES * d, half * s, half) for s, d in zip(src, dst, strict=True)],
-        [
-            (8000 + half + PAGE_BYTES * d, 4000 + half * s, half)
-            for s, d in zip(src, dst, strict=True)
-        ],
+        ([to + PAGE_BYTES * d for d in dst], [begin + half * s for s in src], [half] * 4)
+        for to, begin in ((8000, 0), (8000 + half, 4000))
     ]
 
 

@@ -22,16 +22,16 @@ _SPARE_S = 0.0002  # a step that has waited in the device's queue for less is ne
 _UP_S = 0.0002
 _DOWN_S = 2e-6
 _LEAST_S = 0.001
-_MOST_S = 0.004  # at first
+_FIRST_S = 0.004
+_MOST_S = 0.010
 _STEPS = 8  # the shortest of the last ones is expected
-_TICK_S = 0.001  # an event loop's timers are up to this late
 
 
 class LatePlan:
     """Call `note` when a step's results are there, then `pause_s`. It reads no clock."""
 
     def __init__(self) -> None:
-        self.margin_s = _MOST_S
+        self.margin_s = _FIRST_S
         self._took_s: deque[float] = deque(maxlen=_STEPS)  # of steps in a row, all steady
         self._done_s = -math.inf  # when the newest results were there
 
@@ -54,5 +54,4 @@ class LatePlan:
         """How long to wait before the next plan, if a step is in flight; 0: not at all."""
         if len(self._took_s) < _STEPS:
             return 0.0
-        left_s = self._done_s + min(self._took_s) - self.margin_s - now
-        return max(0.0, left_s - _TICK_S)
+        return max(0.0, self._done_s + min(self._took_s) - self.margin_s - now)

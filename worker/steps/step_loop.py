@@ -1,11 +1,11 @@
 """The main loop of a worker: commands, plan, step, results, repeat.
 
-    .-> commands -> tick -> plan --- work --> step (off the event loop), ship -> apply --.
-    |                         |                                                          |
-    |                         `-- none --> ship, idle -> sleep until woken               |
-    `------------------------------------------------------------------------------------'
+    .-> commands -> tick -> plan --- work --> step (off the event loop) -> apply -> ship --.
+    |                         |                                                            |
+    |                         `-- none --> ship, idle -> sleep until woken                 |
+    `--------------------------------------------------------------------------------------'
 
-Sampled tokens are sent as soon as the device has its next step: one message per router and step.
+Sampled tokens are sent as soon as they are there: one message per router and step.
 
 If the engine pipelines steps, step k + 1 is planned and submitted before the results of step k are
 there, and its rows use samples that are still on the device. The device then has work while the
@@ -121,8 +121,8 @@ class StepLoop:
                 self._ship(loop.time())
                 if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
                     await self._land(in_flight.popleft())
-                    if in_flight:  # the device is busy: samples need not wait for the next plan
-                        self._ship(loop.time())
+                    self._ship(loop.time())  # samples need not wait for the next plan
+                    if in_flight:
                         await self._pause(in_flight[0])  # in which links write them
                 elif in_flight:
                     await asyncio.sleep(0)  # links write what was shipped before the next plan
@@ -180,8 +180,11 @@ class StepLoop:
         pause_s = self._late_plan.pause_s(asyncio.get_running_loop().time())
         if pause_s <= 0 or not flight.is_steady:
             await asyncio.sleep(0)
-        else:
-            await asyncio.wait([flight.results], timeout=pause_s)
+            return
+        nap = self._runner.nap(pause_s)
+        either: list[asyncio.Future[Any]] = [flight.results, nap]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        nap.cancel()
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

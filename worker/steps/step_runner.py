@@ -41,6 +41,10 @@ class StepRunner(Protocol):
         given, is called on the loop before they are there."""
         ...
 
+    def nap(self, seconds: float) -> asyncio.Future[None]:
+        """Done after so long; an event loop's own timers are late by up to a millisecond."""
+        ...
+
     async def close(self) -> None:
         """Wait for the running step; no other starts. May be called twice."""
         ...
@@ -61,6 +65,7 @@ class ThreadStepRunner:
         self._engine = engine
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
+        self._naps = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-nap")
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
         pending = _Pending()
@@ -105,8 +110,11 @@ class ThreadStepRunner:
             return
         pending.succeed(results)
 
+    def nap(self, seconds: float) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().run_in_executor(self._naps, time.sleep, seconds)
+
     async def close(self) -> None:
-        for thread in (self._submits, self._waits):  # the first submits to the second
+        for thread in (self._submits, self._waits, self._naps):  # the first submits to the second
             await asyncio.to_thread(thread.shutdown, wait=True)
 
 
@@ -206,6 +214,9 @@ class TimedStepRunner:
             return row
         tokens = [*row.token_ids[: row.n_known], self._sampled.get(row.row, 0)]
         return replace(row, token_ids=tokens, follows=False)
+
+    def nap(self, seconds: float) -> asyncio.Future[None]:
+        return asyncio.ensure_future(asyncio.sleep(seconds))
 
     async def close(self) -> None:
         """Does nothing: nothing runs on."""

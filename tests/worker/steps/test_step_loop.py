@@ -53,6 +53,9 @@ class NoRunner:
     async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
         raise AssertionError("there was no work")
 
+    def nap(self, seconds: float) -> asyncio.Future[None]:
+        raise AssertionError("there was no step")
+
     async def close(self) -> None:
         """Nothing ran."""
 
@@ -123,6 +126,9 @@ class SecondRunner:
         await asyncio.sleep(1)
         return [RowResult(row.row) for row in work]
 
+    def nap(self, seconds: float) -> asyncio.Future[None]:
+        return asyncio.ensure_future(asyncio.sleep(seconds))
+
     async def close(self) -> None:
         """Nothing runs on."""
 
@@ -130,11 +136,15 @@ class SecondRunner:
 @pytest.mark.parametrize(
     ("steps_ahead", "order"),
     [
-        (0, "plan run ship write apply plan run ship write apply plan run ship write apply ship"),
+        (
+            0,
+            "plan run ship write apply ship plan run ship write write apply ship "
+            "plan run ship write write apply ship ship",
+        ),
         (
             1,
             "plan run ship write plan run ship write apply ship write plan run ship "
-            "apply ship write write ship write apply ship",
+            "apply ship write write ship write apply ship ship",
         ),
     ],
 )

@@ -185,6 +185,17 @@ async def test_the_loop_goes_on_if_submitting_takes_long(
     await runner.close()
 
 
+async def test_a_nap_lasts_and_one_that_is_cut_short_leaves_nothing() -> None:
+    runner = ThreadStepRunner(cast(Engine, Steps()))
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await runner.nap(0.02)
+    assert loop.time() - began_s >= 0.02
+    runner.nap(0.02).cancel()
+    await runner.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-")]
+
+
 async def test_the_loop_is_woken_once_for_a_step_that_nobody_else_hears_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

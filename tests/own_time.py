@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _TELLS_READY = Path("/proc/self/schedstat").exists()  # else the whole machine's waits for cores
 _PRESSURES = tuple(
@@ -33,6 +34,17 @@ _NAPS_A_LOOK = 12
 _LEAST_SHARE = 1 / 60  # of any time: on a machine that is always busy a bound holds, sixtyfold
 
 
+class Moment(NamedTuple):
+    """Seconds since an `OwnTime` was made, or since another moment."""
+
+    own_s: float
+    real_s: float
+    lost_s: float  # may be more than has passed: several processes may wait at once
+
+    def since(self, before: Moment) -> Moment:
+        return Moment(*(now - then for now, then in zip(self, before, strict=True)))
+
+
 class OwnTime:
     """Runs from when it is made. Whoever has it looks often. May be used from several threads."""
 
@@ -40,8 +52,10 @@ class OwnTime:
         """`lost()`: seconds for which somebody has waited for the machine, since any time."""
         self._clock, self._lost = clock, lost
         self._lock = threading.Lock()
-        self._seen = self._first = clock(), lost()
-        self._own_s = 0.0
+        self._first_s, self._first_lost_s = clock(), lost()
+        # As of the last look. Event loops take this: one that looks itself, at each message, has
+        # time for little else.
+        self.seen = Moment(0.0, 0.0, 0.0)
         self._is_over = False
 
     def look(self) -> None:
@@ -49,9 +63,10 @@ class OwnTime:
         with self._lock:
             if self._is_over:
                 return
-            before, self._seen = self._seen, (self._clock(), self._lost())
-            took_s, lost_s = (now - then for now, then in zip(self._seen, before, strict=True))
-            self._own_s += max(took_s - lost_s, took_s * _LEAST_SHARE)
+            now_s, lost_s = self._clock() - self._first_s, self._lost() - self._first_lost_s
+            real_s, more_lost_s = now_s - self.seen.real_s, lost_s - self.seen.lost_s
+            own_s = max(real_s - more_lost_s, real_s * _LEAST_SHARE)
+            self.seen = Moment(self.seen.own_s + own_s, now_s, lost_s)
 
     def stop(self) -> None:
         self.look()
@@ -60,12 +75,11 @@ class OwnTime:
     def s(self) -> float:
         """So far, or until it was stopped."""
         self.look()
-        return self._own_s
+        return self.seen.own_s
 
     def lost_s(self) -> float:
-        """It may be more than has passed: several processes may wait at once."""
         self.look()
-        return self._seen[1] - self._first[1]
+        return self.seen.lost_s
 
 
 @contextmanager
@@ -129,10 +143,19 @@ class _ReadyTime:
         with suppress(OSError):  # it has ended
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with suppress(OSError):
-                    folder = Path(f"/proc/{pid}/task/{thread}")
-                    self._ns[thread] = int((folder / "schedstat").read_text().split()[1])
-                    for child in (folder / "children").read_text().split():
+                    folder = f"/proc/{pid}/task/{thread}"
+                    self._ns[thread] = int(_read(f"{folder}/schedstat").split()[1])
+                    for child in _read(f"{folder}/children").split():
                         self._look(int(child))
+
+
+def _read(path: str) -> bytes:
+    """Its first bytes, four times as fast as `Path.read_bytes`: threads are many."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 65536)
+    finally:
+        os.close(fd)
 
 
 def _pressure_s() -> float:

@@ -15,7 +15,6 @@ import httpx2
 import pytest
 
 from benchmarks.cluster.router_kills_run import told
-from tests.hosts.load import Clock
 from tests.own_time import own_time
 from tests.ports import router_ports
 from tests.until import wait_until
@@ -126,7 +125,7 @@ async def test_rolling_restart_is_noticed_by_no_stream(
             file.write(
                 f"\nimport os, pathlib\npathlib.Path({str(marks)!r}, str(os.getpid())).touch()\n"
             )
-        load = Load(cluster, Clock(took).s)
+        load = Load(cluster, lambda: took.seen.own_s)
         async with asyncio.TaskGroup() as tasks:
             for number in range(N_SDK):
                 tasks.create_task(load.sdk(number))

@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tests.own_time import OwnTime, own_time
+from tests.own_time import Moment, OwnTime, own_time
 from twolane.aclient import AsyncClient
 from twolane.config import ClientConfig
 from twolane.engine.fake import FakeEngineConfig, expected_answer
@@ -21,38 +22,53 @@ VOCAB = 2048  # of the bundled model
 _CONFIG = FakeEngineConfig(vocab_size=VOCAB, first_token=3)
 
 
-class Clock:
-    """Own time, looked up 20 times a second at most: a look costs more than a token."""
+class Silence(NamedTuple):
+    """Of a stream, before its first token or between two."""
 
-    def __init__(self, took: OwnTime) -> None:
-        self._took = took
-        self._looked_at_s = self._found_s = 0.0
+    lasted: Moment
+    began: Moment  # after the load did
+    stream: int
+    during: str  # what went on when it began
 
-    def s(self) -> float:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._looked_at_s > 0.05:
-            self._looked_at_s, self._found_s = now_s, self._took.s()
-        return self._found_s
+    def __str__(self) -> str:
+        lasted, began = self.lasted, self.began
+        return (
+            f"stream {self.stream} was silent for {lasted.own_s:.2f} s of own time "
+            f"({lasted.real_s:.2f} s, {lasted.lost_s:.2f} s lost), from {began.own_s:.2f} s on "
+            f"({began.real_s:.2f} s), in {self.during}"
+        )
 
 
 @dataclass
 class Load:
     """What has happened so far. `failures` are sentences."""
 
-    clock: Callable[[], float]
+    took: OwnTime  # so far
+    during: str = "its beginning"  # what goes on now, to be told with a silence
     n_done: int = 0
-    silence_s: float = 0.0  # the longest of any stream, before its first token or between two
+    longest: dict[str, Silence] = field(default_factory=dict)  # in each of these
     failures: list[str] = field(default_factory=list)
-    running: dict[int, float] = field(default_factory=dict)  # when each was last heard
+    running: dict[int, tuple[Moment, str]] = field(default_factory=dict)  # when each was last heard
 
-    def longest_silence_s(self) -> float:
-        """Also of streams that are silent now."""
-        now = self.clock()
-        return max([self.silence_s, *(now - at for at in self.running.values())])
+    def heard(self, stream: int) -> None:
+        """It begins, or has said something."""
+        self._note_silence(stream)
+        self.running[stream] = self.took.seen, self.during
 
     def check(self, *, silence_s: float) -> None:
-        assert self.failures == []
-        assert self.longest_silence_s() < silence_s
+        """No answer was lost so far, and no stream was silent for so long, or is now."""
+        assert not self.failures, self.failures
+        self.took.look()
+        for stream in self.running:
+            self._note_silence(stream)
+        too_long = [str(each) for each in self.longest.values() if each.lasted.own_s >= silence_s]
+        assert not too_long, "\n".join(too_long)
+
+    def _note_silence(self, stream: int) -> None:
+        now = self.took.seen
+        last, during = self.running.get(stream, (now, self.during))
+        silence = Silence(now.since(last), last, stream, during)
+        self.longest[during] = max(silence, self.longest.get(during, silence))
 
 
 @asynccontextmanager
@@ -67,7 +83,7 @@ async def load_on(
     """So many streams at all times; those that run at the end are answered to their end."""
     numbers, is_over = itertools.count(1), asyncio.Event()
     with own_time() as took:
-        load = Load(Clock(took).s)
+        load = Load(took)
         async with AsyncClient(endpoint, config=config) as client:
 
             async def ask_again_and_again() -> None:
@@ -92,17 +108,15 @@ async def until(load: Load, n_more: int, within_s: float = 180.0) -> None:
 
 
 async def _ask(client: AsyncClient, load: Load, number: int, n_prompt: int, n_answer: int) -> None:
-    clock = load.clock
     source = random.Random(number)
     prompt = [source.randrange(3, VOCAB) for _ in range(source.randrange(1, n_prompt))]
     params = SamplingParams(max_tokens=n_answer, seed=number)
     tokens: list[int] = []
-    load.running[number] = clock()
+    load.heard(number)
     try:
         async with client.stream(token_ids=prompt, params=params) as stream:
             async for chunk in stream:
-                load.silence_s = max(load.silence_s, clock() - load.running[number])
-                load.running[number] = clock()
+                load.heard(number)
                 for token in chunk.tokens:
                     if token.index != len(tokens):
                         load.failures.append(

@@ -268,6 +268,7 @@ async def test_no_answer_is_lost_with_agents_controller_control_store_host_or_ra
 ) -> None:
     async with under_load(ray) as load:
         for fault in FAULTS:
+            load.during = fault.__name__
             await fault(ray, load)
 
 
@@ -277,7 +278,9 @@ async def test_no_answer_is_lost_in_fifty_faults(ray: RayHosts) -> None:
     source = random.Random(1)
     async with under_load(ray) as load:
         for _ in range(50):
-            await source.choice(FAULTS)(ray, load)
+            fault = source.choice(FAULTS)
+            load.during = fault.__name__
+            await fault(ray, load)
 
 
 @pytest.mark.soak

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.real_cluster import fake_model
 from tests.hosts.answers import answers_at, one_machines_answers
 from tests.hosts.certificates import FLAGS, give_certificates
 from tests.hosts.fake_hosts import Host, Network
@@ -27,6 +28,11 @@ from twolane.status import ClusterStatus, HostInfo
 AGENT, CONTROLLER = "ray::AgentActor", "ray::ControllerActor"  # titles
 OPTIONS = "--host {ip} --ports 7300-7399 --insecure"
 SILENCE_S = 5.0  # of own time
+# Steps that leave the machine idle: where somebody always waits for a core, hardly any own time
+# passes, and no silence is long.
+PACE = {"fake_step_s": 0.02, "fake_paced": True}
+N_ANSWER = 200  # takes four seconds
+LOADED = f"--engine fake --model /tmp/model --prefill 2 --decode 2 {OPTIONS}"
 # On host a. A host is off when the tests have killed it, and say so.
 FENCE_COMMAND = "--fence-command 'test -e /tmp/$TWOLANE_HOST.off'"
 pytestmark = pytest.mark.timeout(900)
@@ -37,6 +43,8 @@ def ray() -> Iterator[RayHosts]:
     with tempfile.TemporaryDirectory() as log_dir, Network() as network:
         ray = RayHosts(network, Path(log_dir))
         ray.start()
+        for host in ray.hosts:
+            fake_model(host.root / "tmp", **PACE)
         yield ray
 
 
@@ -125,9 +133,10 @@ async def seats_held_once(ray: RayHosts) -> AsyncIterator[None]:
 async def under_load(ray: RayHosts) -> AsyncIterator[Load]:
     """A cluster of fake engines, two workers of each role, and streams before, during and after."""
     a = ray.hosts[0]
-    options = f"--engine fake --prefill 2 --decode 2 {OPTIONS.format(ip=a.ip)} {FENCE_COMMAND}"
+    options = f"{LOADED.format(ip=a.ip)} {FENCE_COMMAND}"
     (*_, ready) = await asyncio.to_thread(ray.up, a, options)
-    async with load_on(ready["endpoint"], streams=4) as load, seats_held_once(ray):
+    loaded = load_on(ready["endpoint"], streams=4, n_answer=N_ANSWER)
+    async with loaded as load, seats_held_once(ray):
         await until(load, 4)
         yield load
         await until(load, 8)
@@ -191,8 +200,7 @@ async def lose_the_control_store(ray: RayHosts, load: Load, for_s: float = 5.0) 
 async def kill_a_launcher(ray: RayHosts, load: Load) -> None:
     """One that attaches to the cluster; the cluster does not notice."""
     a, before = ray.hosts[0], await whole(ray)
-    options = f"--engine fake --prefill 2 --decode 2 {OPTIONS.format(ip=a.ip)} {FENCE_COMMAND}"
-    ray.up_bg(a, options)
+    ray.up_bg(a, f"{LOADED.format(ip=a.ip)} {FENCE_COMMAND}")
     await in_time(ray, lambda: len(ray.launchers(a)) == 2)  # the front and the launcher
     for pid in ray.launchers(a):
         with suppress(ProcessLookupError):
@@ -361,6 +369,7 @@ async def test_a_host_that_ray_calls_dead_keeps_its_seats(ray: RayHosts) -> None
             assert "class C" in fence_as_off(ray, min(on_host_b(ray)))
         assert took.s() < 1.0
         b = ray.hosts[1] = ray.network.reboot(ray.hosts[1])
+        fake_model(b.root / "tmp", **PACE)
         await start_on(ray, b)
         await in_time(ray, lambda: len(epochs(ray)) == 4)
         assert len({*epochs(ray).values()} & {*before.values()}) == 2

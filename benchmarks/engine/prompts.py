@@ -1,4 +1,4 @@
-"""Prefill of short prompts on this GPU: as graphs, and launch by launch.
+"""Prefill of prompts of up to 2,048 tokens on this GPU: as graphs, and launch by launch.
 
     python -m benchmarks.engine.prompts [--points prefill:1x128,prefill:4x128]
 

@@ -1,4 +1,4 @@
-"""Buckets of decode rows and of short prompts, and the split-key plans of the former."""
+"""Buckets of decode rows and of prompts, and the split-key plans of the former."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BUCKETS: tuple[int, ...] = (
 )  # fmt: skip
 MAX_ROWS = BUCKETS[-1]  # per pass
 STEP_ROWS = 4 * MAX_ROWS  # per step, in as many passes as needed
-# Tokens of passes that have prompts only and run as graphs: the host takes 12 to 26 ms to launch
-# their kernels one by one, longer than the card takes to run a thousand tokens, and keeps the
-# worker's event loop from the interpreter meanwhile. Tiles of products have 128 rows.
+# Tokens of passes that have prompts only and run as graphs. To launch their kernels one by one, the
+# host takes 12 to 26 ms, longer than the card takes for 512 tokens, and keeps the worker's event
+# loop from the interpreter meanwhile. From 512 on by the rows of a product's tile.
 PROMPT_BUCKETS: tuple[int, ...] = (16, 32, 64, 128, 192, 256, 320, 384, *range(512, 2049, 128))
-_SHORT = 512
 PROMPTS = 4  # most prompts in such a pass
+_PADDED_ANYWAY = 512  # exact mode's products pad as many tokens to a power of two, graph or not
 EXACT_ITEM_TOKENS = 1024  # keys per item in exact mode, whatever the batch
 
 
@@ -33,12 +33,11 @@ def bucket_for(rows: int) -> int:
 
 def prompt_bucket_for(tokens: int, most: int, *, exact: bool) -> int | None:
     """The smallest bucket for that many tokens; None if it is larger than `most`, or there is
-    none. In exact mode only powers of two: tiles of other heights may not be allowed, so that
-    products pad short passes to these sizes anyway. Long ones they do not: a bucket is then an
-    eighth too large at most."""
+    none. In exact mode only powers of two, as tiles of other heights may not be allowed; above
+    _PADDED_ANYWAY only if an eighth is padding at most."""
     for size in PROMPT_BUCKETS:
         if size >= tokens and not (exact and size & (size - 1)):
-            pads_much = exact and size > _SHORT and 8 * tokens < 7 * size
+            pads_much = exact and size > _PADDED_ANYWAY and 8 * tokens < 7 * size
             return None if size > most or pads_much else size
     return None
 

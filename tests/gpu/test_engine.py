@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import torch
 
 from tests.gpu.rows import Row, answer_all, engine_of, params_of, prompt_of
 from twolane.engine.cuda.memory import tensor_of
+from twolane.engine.cuda.plans import PROMPT_BUCKETS
 from twolane.engine.step import Page, RowWork
 from twolane.engine.testing import FAMILIES, write_random_model
 from twolane.params import SamplingParams
@@ -110,3 +112,39 @@ def test_steps_ahead_and_one_by_one_agree_in_every_bucket(
         answer_all(engine, waiting, 5, chunk=lambda: 1 << 20, ahead=False)
         assert [row.found for row in ahead] == [row.found for row in waiting], n
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "bound"),
+    [
+        ("llama", {}, 1e-4),
+        ("mistral", {}, 1e-4),  # attention through a window
+        ("llama", {"weights": "fp8", "dtype": "bfloat16"}, 0.1),
+    ],
+)
+@pytest.mark.parametrize("lengths", [(600,), (1000,), (640, 640), (1000, 20, 300, 600)])
+def test_prompts_as_graphs_answer_as_launch_by_launch(
+    family: str,
+    options: dict[str, Any],
+    bound: float,
+    lengths: Sequence[int],
+    model_dir: Callable[[str], Path],
+) -> None:
+    engine = engine_of(model_dir(family), **options)
+    found = []
+    for most in (PROMPT_BUCKETS[-1], 0):
+        engine.graphed_tokens = most
+        rows = [Row(i, prompt_of(length), GREEDY) for i, length in enumerate(lengths)]
+        n_graphs = len(engine._graphs._captured)
+        answer_all(engine, rows, 1, chunk=lambda: 1 << 20)
+        assert (len(engine._graphs._captured) > n_graphs) == (most > 0)
+        for row in rows:
+            row.tokens[-1] = 5  # whatever was sampled: the same both times
+        answer_all(engine, rows, 2, chunk=lambda: 1 << 20)  # reads what the prompts have written
+        found.append([[dict(token.top) for token in row.found] for row in rows])
+    engine.close()
+    for graph, launches in zip(*found, strict=True):
+        for ours, theirs in zip(graph, launches, strict=True):
+            both = ours.keys() & theirs.keys()
+            assert len(both) >= 4
+            assert max(abs(ours[token] - theirs[token]) for token in both) < bound

@@ -25,7 +25,7 @@ from twolane.engine.testing import write_random_model
 pytestmark = pytest.mark.gpu
 
 N_ROWS, CROWD, N_TOKENS = 500, 50, 8
-EDGES = (1, 2, 63, 64, 65, 127, 128, 129, 500, 700)
+EDGES = (1, 2, 63, 64, 65, 127, 128, 129, 500, 700, 895, 896, 1000)
 
 
 @pytest.fixture(scope="module")

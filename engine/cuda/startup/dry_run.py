@@ -39,7 +39,7 @@ def dry_run_launches(blueprint: Blueprint, expected: StepShapes, card: Card, tak
         stage = Stage(blueprint)
         for kind in mixed_kinds(expected, many_rows_from=many_rows_from(blueprint, expected, card)):
             stage.mixed(kind)
-        for bucket in expected.prompt_buckets:
+        for bucket in expected.prompt_buckets(exact=blueprint.config.exact):
             stage.prompts(bucket)
         for bucket in expected.buckets:
             stage.decode(bucket)

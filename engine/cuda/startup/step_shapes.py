@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS, PROMPT_BUCKETS
+from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS, PROMPT_BUCKETS, prompt_bucket_for
 from twolane.engine.cuda.products import MANY_ROWS, STREAMED_ROWS
 
 # For passes without a graph, by tokens or sampled rows: the largest of every class of products.
@@ -35,13 +35,12 @@ class StepShapes:
         enough = next((size for size in BUCKETS if size > self.rows), MAX_ROWS)
         return [size for size in reversed(BUCKETS) if size <= enough] if self.rows else []
 
-    @property
-    def prompt_buckets(self) -> list[int]:
+    def prompt_buckets(self, *, exact: bool) -> list[int]:
         """Buckets of graphs of prompts, largest first."""
-        if self.tokens < 2:
-            return []
-        enough = next((size for size in PROMPT_BUCKETS if size >= self.tokens), self.tokens)
-        return [size for size in reversed(PROMPT_BUCKETS) if size <= enough]
+        most = PROMPT_BUCKETS[-1]
+        lengths = range(2, min(self.tokens, most) + 1)
+        found = {prompt_bucket_for(n, most, exact=exact) for n in lengths}
+        return sorted((size for size in found if size), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,10 @@ class WarmupPasses:
         ]
         self._todo: list[Callable[[], object]] = [
             *(partial(self._mixed, kind) for kind in kinds),
-            *(partial(engine.capture_prompts, bucket) for bucket in expected.prompt_buckets),
+            *(
+                partial(engine.capture_prompts, bucket)
+                for bucket in expected.prompt_buckets(exact=spec.exact)
+            ),
             *(partial(engine.capture, bucket) for bucket in expected.buckets),
             partial(self._decode, _ELABORATE),
         ]

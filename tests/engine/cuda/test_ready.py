@@ -166,9 +166,20 @@ def test_short_prompts_have_a_bucket_which_is_a_power_of_two_in_exact_mode() -> 
     long = [prompt_bucket_for(n, 2048, exact=True) for n in (513, 895, 896, 1791, 1792)]
     assert long == [None, None, 1024, None, 2048]
     assert prompt_bucket_for(129, 128, exact=False) is None
-    captured = StepShapes(rows=0, tokens=100).prompt_buckets
+    captured = StepShapes(rows=0, tokens=100).prompt_buckets(exact=False)
     assert captured == [128, 64, 32, 16]
-    assert StepShapes(rows=8, tokens=1).prompt_buckets == []
+    assert StepShapes(rows=8, tokens=1).prompt_buckets(exact=False) == []
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("tokens", [2, 100, 129, 257, 513, 896, 1025, 1792, 1920, 2048, 8192])
+def test_every_bucket_that_steps_may_need_is_captured_and_no_other(
+    tokens: int, *, exact: bool
+) -> None:
+    needed = {prompt_bucket_for(n, 2048, exact=exact) for n in range(2, tokens + 1)}
+    captured = StepShapes(rows=8, tokens=tokens).prompt_buckets(exact=exact)
+    assert {*captured} == needed - {None}
+    assert captured == sorted(captured, reverse=True)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 17, 256, 1000, 1024, 5000])

@@ -57,7 +57,7 @@ class _IdleStep:
     rows: list[int]
     token: int
     at_s: float
-    written: None = None
+    written: str = "the event of a device that this process sees"
 
     def result(self) -> list[RowResult]:
         time.sleep(max(0.0, self.at_s - time.monotonic()))

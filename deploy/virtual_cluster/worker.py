@@ -7,10 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from twolane.engine.step import RowResult, RowWork
+from twolane.engine.step import RowWork
 from twolane.testing.links import MemoryLink
 from twolane.v1 import sampling_pb2
-from twolane.worker.steps.step_runner import OnSubmitted, TimedEngine, TimedStepRunner
+from twolane.worker.steps.step_runner import (
+    LandedStep,
+    OnSubmitted,
+    TimedEngine,
+    TimedStepRunner,
+)
 from twolane.worker.worker import Worker
 
 
@@ -43,9 +48,7 @@ class HangingRunner(TimedStepRunner):
         super().__init__(engine, steps_ahead=steps_ahead, submit_s=submit_s)
         self._is_hung = is_hung
 
-    async def run(
-        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
-    ) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> LandedStep:
         if self._is_hung():
             if on_submitted is not None:
                 on_submitted(None)

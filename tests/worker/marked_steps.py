@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from twolane.engine.step import RowResult, RowWork
+from twolane.engine.step import RowWork
 from twolane.kvtransfer.testing.memory import MemoryMark
-from twolane.worker.steps.step_runner import OnSubmitted, TimedStepRunner
+from twolane.worker.steps.step_runner import LandedStep, OnSubmitted, TimedStepRunner
 
 
 class MarkedStepRunner(TimedStepRunner):
     """The mark is passed when the pages are written, just before the results are there."""
 
-    async def run(
-        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
-    ) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> LandedStep:
         mark = MemoryMark()
         if on_submitted is not None:
             on_submitted(mark)
-        results = await super().run(work, None)
+        landed = await super().run(work, None)
         mark.be_passed()
-        return results
+        return landed

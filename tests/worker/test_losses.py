@@ -10,7 +10,7 @@ import pytest
 from tests.worker.conftest import Play, WorkerCluster
 from twolane.decode_worker.config import DecodeConfig
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
-from twolane.engine.step import RowResult, RowWork
+from twolane.engine.step import RowWork
 from twolane.kvtransfer.config import ReceiverConfig
 from twolane.kvtransfer.events import Abandoned, Landed, ReceiverEvent
 from twolane.kvtransfer.testing.memory import Faults
@@ -20,7 +20,7 @@ from twolane.rpc.params import params_to_proto
 from twolane.v1 import drain_pb2, worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
-from twolane.worker.steps.step_runner import OnSubmitted
+from twolane.worker.steps.step_runner import LandedStep, OnSubmitted
 from twolane.worker.testing import DECODE, PREFILL
 from twolane.worker.worker import Worker
 
@@ -157,7 +157,7 @@ def test_verdict_does_not_wait_for_the_running_step(
         busy = AttemptId("busy", 1)
         engine_run = d._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> LandedStep:
             await asyncio.sleep(5.0)
             return await engine_run(work, told)
 

@@ -19,7 +19,7 @@ from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
 from twolane.worker.config import StepLimits
-from twolane.worker.steps.step_runner import OnSubmitted
+from twolane.worker.steps.step_runner import LandedStep, OnSubmitted
 from twolane.worker.testing import DECODE, PREFILL
 from twolane.worker.worker import Worker
 
@@ -156,13 +156,14 @@ def test_row_whose_step_fails_after_its_pages_were_offered_is_dropped_by_both(
         p, d = town.add("p", "p", engine=SLOW, limits=CHUNKS), town.add("d", "d")
         engine_run = p._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted) -> list[RowResult]:
-            results = await engine_run(work, told)
+        async def run(work: Sequence[RowWork], told: OnSubmitted) -> LandedStep:
+            results = (await engine_run(work, told)).results
             fails = [w.token_ids[0] == PROMPT[0] and w.start + w.n_new == 200 for w in work]
-            return [
+            changed = [
                 RowResult(r.row, error="logits are not finite") if failed else r
                 for failed, r in zip(fails, results, strict=True)
             ]
+            return LandedStep(changed)
 
         monkeypatch.setattr(p._runner, "run", run)
         spy = Spy(p, monkeypatch)

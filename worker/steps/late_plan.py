@@ -7,8 +7,8 @@
 
 A row that comes while step k + 1 is computed would wait for the step after the next if k + 2 was
 planned at once. The margin is for what is between a plan and the device, and for what else keeps
-the process from it. It grows by much when a step was nearly late, and shrinks by little after each
-one that was not: so one step in `_UP_S / _DOWN_S` is nearly late.
+the process from it. It grows by 0.2 ms after a step that was nearly late, and shrinks by 2 us after
+each other one: so one step in a hundred is nearly late.
 """
 
 from __future__ import annotations

@@ -30,18 +30,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from twolane.engine.step import Mark, RowResult, RowWork
+from twolane.engine.step import Mark, RowWork
 from twolane.worker.config import StepLimits, StepWatchConfig
 from twolane.worker.observer import WorkerObserver
 from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import Roles
 from twolane.worker.steps.late_plan import LatePlan
-from twolane.worker.steps.step_runner import StepRunner
+from twolane.worker.steps.step_runner import LandedStep, StepRunner
 from twolane.worker.steps.step_totals import StepTotals
 from twolane.worker.steps.step_watch import StepWatch
 
@@ -59,7 +59,7 @@ class _StepInFlight:
     work: list[RowWork]
     n_decode: int  # how many of them, from the first, are decode rows
     follows: bool  # submitted while another was in flight
-    results: asyncio.Task[list[RowResult]]
+    landing: asyncio.Task[LandedStep]
 
     @property
     def is_steady(self) -> bool:
@@ -115,15 +115,14 @@ class StepLoop:
                 work, n_decode = self._plan(loop.time())
                 if work:  # submit first: samples are sent while the device computes
                     self._returns.on_submitted()
-                    results = steps.create_task(self._run(work))
                     self._watch.begin(work, loop.time())
-                    in_flight.append(_StepInFlight(work, n_decode, bool(in_flight), results))
+                    landing = steps.create_task(self._run(work))
+                    in_flight.append(_StepInFlight(work, n_decode, bool(in_flight), landing))
                 self._ship(loop.time())
                 if in_flight and (not work or len(in_flight) > self._runner.steps_ahead):
                     await self._land(in_flight.popleft())
                     self._ship(loop.time())  # samples need not wait for the next plan
-                    if in_flight:
-                        await self._pause(in_flight[0])  # in which links write them
+                    await self._pause(in_flight)
                 elif in_flight:
                     await asyncio.sleep(0)  # links write what was shipped before the next plan
                 else:
@@ -150,7 +149,7 @@ class StepLoop:
                 n_decode = len(work)
         return work, n_decode
 
-    def _run(self, work: list[RowWork]) -> Coroutine[Any, Any, list[RowResult]]:
+    def _run(self, work: list[RowWork]) -> Coroutine[Any, Any, LandedStep]:
         prefill = self._roles.prefill
         if prefill is None:
             return self._runner.run(work, None)
@@ -163,28 +162,32 @@ class StepLoop:
     async def _land(self, flight: _StepInFlight) -> None:
         """Wait for the oldest step and process its results."""
         work = flight.work
-        results = await flight.results
+        landed = await flight.landing
+        results = landed.results
         now = asyncio.get_running_loop().time()
         assert [r.row for r in results] == [w.row for w in work], "results of other rows"
         self._returns.on_done()
         by_number = {result.row: result for result in results}
         for role in self._roles.all:
             role.apply(by_number, now)
-        self._late_plan.note(self._runner.times, is_steady=flight.is_steady)
+        self._late_plan.note(landed.times, is_steady=flight.is_steady)
         took_s = self._watch.end(now)
         self.totals.note(work, results, flight.n_decode, took_s)
         self._observer.on_step(took_s, sum(map(_n_new, work)))
 
-    async def _pause(self, flight: _StepInFlight) -> None:
-        """Until the next step must be planned, at the latest when this one's results are there."""
+    async def _pause(self, in_flight: Sequence[_StepInFlight]) -> None:
+        """While links write what was shipped: until the next step must be planned, at the latest
+        when the results of the one in flight are there."""
         pause_s = self._late_plan.pause_s(asyncio.get_running_loop().time())
-        if pause_s <= 0 or not flight.is_steady:
+        if pause_s <= 0 or not in_flight or not in_flight[0].is_steady:
             await asyncio.sleep(0)
             return
-        nap = self._runner.nap(pause_s)
-        either: list[asyncio.Future[Any]] = [flight.results, nap]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        nap.cancel()
+        timer = self._runner.timer(pause_s)
+        either: list[asyncio.Future[Any]] = [in_flight[0].landing, timer]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
 
     async def _sleep(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -22,11 +23,19 @@ class StepTimes:
     done_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class LandedStep:
+    """A step whose results are there: one per row, in order. No times: the device's queue is not
+    this process's to see."""
+
+    results: list[RowResult]
+    times: StepTimes | None = None
+
+
 OnSubmitted = Callable[[Mark | None], None]  # with the step's `written`
-Results = Coroutine[Any, Any, list[RowResult]]
+Landing = Coroutine[Any, Any, LandedStep]
 
-
-_SUBMIT_S = 0.002  # a step that needs no kernel to be compiled is in the device's queue long before
+_SUBMIT_S = 0.005  # a step that needs no kernel to be compiled is in the device's queue long before
 
 
 class StepRunner(Protocol):
@@ -34,15 +43,15 @@ class StepRunner(Protocol):
     never of a row."""
 
     steps_ahead: int  # how many steps may be in flight besides the oldest
-    times: StepTimes | None  # of the step whose results came last
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Landing:
         """Submit the step and return; await the result for its row results. `on_submitted`, if
         given, is called on the loop before they are there."""
         ...
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
-        """Done after so long; an event loop's own timers are late by up to a millisecond."""
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
+        """Done after so long, or when it is cancelled. An event loop's own timers are late by up to
+        a millisecond."""
         ...
 
     async def close(self) -> None:
@@ -61,24 +70,20 @@ class ThreadStepRunner:
 
     def __init__(self, engine: Engine) -> None:
         self.steps_ahead = engine.steps_ahead
-        self.times: StepTimes | None = None
         self._engine = engine
         self._submits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
-        self._naps = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-nap")
+        self._timers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-timer")
+        self._submission: Future[None] | None = None  # the last one
 
-    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Results:
-        pending = _Pending()
-        submitted = self._submits.submit(self._submit, pending, work, on_submitted)
-        if self.steps_ahead and all(row.n_new == 1 for row in work):  # others may take longer
+    def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Landing:
+        pending, before = _Pending(), self._submission
+        self._submission = self._submits.submit(self._submit, pending, work, on_submitted)
+        is_next = before is None or before.done()
+        if self.steps_ahead and is_next and all(row.n_new == 1 for row in work):
             with suppress(TimeoutError):
-                submitted.result(_SUBMIT_S)
-        return self._results_of(pending)
-
-    async def _results_of(self, pending: _Pending) -> list[RowResult]:
-        results = await pending.wait()
-        self.times = StepTimes(pending.submitted_s, pending.done_s)
-        return results
+                self._submission.result(_SUBMIT_S)
+        return pending.wait()
 
     def _submit(
         self, pending: _Pending, work: Sequence[RowWork], on_submitted: OnSubmitted | None
@@ -91,7 +96,8 @@ class ThreadStepRunner:
         except BaseException as error:  # noqa: BLE001  raised by `wait`
             pending.fail(error)
             return
-        pending.submitted_s = time.monotonic()
+        if step.written is not None:  # else it may still be on its way to other processes
+            pending.submitted_s = time.monotonic()
         if on_submitted is not None:
             pending.tell(on_submitted, step.written)
         if isinstance(step, DoneStep):
@@ -110,11 +116,15 @@ class ThreadStepRunner:
             return
         pending.succeed(results)
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().run_in_executor(self._naps, time.sleep, seconds)
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
+        is_over = threading.Event()
+        loop = asyncio.get_running_loop()
+        timer = loop.run_in_executor(self._timers, is_over.wait, seconds)
+        timer.add_done_callback(lambda _: is_over.set())  # if cancelled, the thread wakes, too
+        return timer
 
     async def close(self) -> None:
-        for thread in (self._submits, self._waits, self._naps):  # the first submits to the second
+        for thread in (self._submits, self._waits, self._timers):  # the first submits to the second
             await asyncio.to_thread(thread.shutdown, wait=True)
 
 
@@ -123,24 +133,25 @@ class _Pending:
     loop processes these in that order."""
 
     def __init__(self) -> None:
-        self.submitted_s = self.done_s = 0.0
+        self.submitted_s: float | None = None
         self._loop = asyncio.get_running_loop()
-        self._results: asyncio.Future[list[RowResult]] = self._loop.create_future()
+        self._landed: asyncio.Future[LandedStep] = self._loop.create_future()
 
-    async def wait(self) -> list[RowResult]:
-        return await self._results
+    async def wait(self) -> LandedStep:
+        return await self._landed
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the waiter was cancelled."""
-        return self._results.cancelled()
+        return self._landed.cancelled()
 
     def tell(self, hear: OnSubmitted, mark: Mark | None) -> None:
         self._on_loop(self._hear, hear, mark)
 
     def succeed(self, results: list[RowResult]) -> None:
-        self.done_s = time.monotonic()
-        self._on_loop(self._set, results)
+        submitted_s = self.submitted_s
+        times = None if submitted_s is None else StepTimes(submitted_s, time.monotonic())
+        self._on_loop(self._set, LandedStep(results, times))
 
     def fail(self, error: BaseException) -> None:
         self._on_loop(self._raise, error)
@@ -153,20 +164,20 @@ class _Pending:
                 raise
 
     def _hear(self, hear: OnSubmitted, mark: Mark | None) -> None:
-        if self._results.done():
+        if self._landed.done():
             return
         try:
             hear(mark)
         except Exception as error:  # noqa: BLE001  as above
             self._raise(error)
 
-    def _set(self, results: list[RowResult]) -> None:
-        if not self._results.done():
-            self._results.set_result(results)
+    def _set(self, landed: LandedStep) -> None:
+        if not self._landed.done():
+            self._landed.set_result(landed)
 
     def _raise(self, error: BaseException) -> None:
-        if not self._results.done():
-            self._results.set_exception(error)
+        if not self._landed.done():
+            self._landed.set_exception(error)
 
 
 class TimedEngine(Engine, Protocol):
@@ -186,15 +197,12 @@ class TimedStepRunner:
 
     def __init__(self, engine: TimedEngine, *, steps_ahead: int = 0, submit_s: float = 0.0) -> None:
         self.steps_ahead = steps_ahead
-        self.times: StepTimes | None = None
         self._submit_s = submit_s
         self._engine = engine
         self._turn = asyncio.Lock()  # fair: acquired in the order of submission
         self._sampled: dict[int, int] = {}  # by row, in the newest completed step
 
-    async def run(
-        self, work: Sequence[RowWork], on_submitted: OnSubmitted | None
-    ) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> LandedStep:
         if self._submit_s:
             await asyncio.sleep(self._submit_s)
         submitted_s = asyncio.get_running_loop().time()
@@ -204,9 +212,9 @@ class TimedStepRunner:
             known = [self._resolve(row) for row in work]
             await asyncio.sleep(self._engine.step_time_s(known))
             results = self._engine.run(known)
-        self.times = StepTimes(submitted_s, asyncio.get_running_loop().time())
+        done_s = asyncio.get_running_loop().time()
         self._sampled = {r.row: r.tokens[0].token for r in results if r.tokens}
-        return results
+        return LandedStep(results, StepTimes(submitted_s, done_s))
 
     def _resolve(self, row: RowWork) -> RowWork:
         """The row with all its tokens, as they were when it was submitted."""
@@ -215,7 +223,7 @@ class TimedStepRunner:
         tokens = [*row.token_ids[: row.n_known], self._sampled.get(row.row, 0)]
         return replace(row, token_ids=tokens, follows=False)
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
         return asyncio.ensure_future(asyncio.sleep(seconds))
 
     async def close(self) -> None:

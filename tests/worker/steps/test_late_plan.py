@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,11 +15,11 @@ from twolane.testing.virtual_time import virtual_time_runner
 from twolane.worker.config import StepLimits
 from twolane.worker.observer import NullObserver
 from twolane.worker.page_returns import PageReturns
-from twolane.worker.role import DecodeSide, Roles
+from twolane.worker.role import DecodeSide, PrefillSide, Roles
 from twolane.worker.steps import late_plan
 from twolane.worker.steps.late_plan import LatePlan
 from twolane.worker.steps.step_loop import StepLoop
-from twolane.worker.steps.step_runner import OnSubmitted, StepTimes
+from twolane.worker.steps.step_runner import LandedStep, OnSubmitted, StepTimes
 
 STEP_S = 0.010
 N = late_plan._STEPS
@@ -90,40 +90,61 @@ class Endless(IdleRole):
     def apply(self, results: Mapping[int, RowResult], now: float) -> None: ...
 
 
+class Prompts(IdleRole):
+    """A prompt in step `nth`."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self._left = nth
+
+    def plan(self, n_tokens: int, now: float) -> list[RowWork]:
+        self._left -= 1
+        return [RowWork(2, [5, 6], 0, 2, [], 2, PARAMS, sample=True)] if self._left == -1 else []
+
+    def apply(self, results: Mapping[int, RowResult], now: float) -> None: ...
+
+
 class Device:
-    """Computes steps one after the other, of which one may be as short as is said."""
+    """Computes steps one after the other, of which one may be as short or long as is said."""
 
     steps_ahead = 1
 
-    def __init__(self, short: Mapping[int, float]) -> None:
-        self.times: StepTimes | None = None
+    def __init__(self, took_s: Mapping[int, float], *, is_seen: bool) -> None:
         self.ended_s: list[float] = []
         self._turn = asyncio.Lock()
-        self._short = short
+        self._took_s = took_s
+        self._is_seen = is_seen
 
-    async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> LandedStep:
         clock = asyncio.get_running_loop().time
         submitted_s = clock()
         async with self._turn:
-            await asyncio.sleep(self._short.get(len(self.ended_s), STEP_S))
+            await asyncio.sleep(self._took_s.get(len(self.ended_s), STEP_S))
             self.ended_s.append(clock())
-        self.times = StepTimes(submitted_s, clock())
-        return [RowResult(row.row) for row in work]
+        times = StepTimes(submitted_s, clock()) if self._is_seen else None
+        return LandedStep([RowResult(row.row) for row in work], times)
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
         return asyncio.ensure_future(asyncio.sleep(seconds))
 
     async def close(self) -> None: ...
 
 
-def run(n_steps: int, short: Mapping[int, float]) -> tuple[list[float], list[float]]:
+def run(
+    n_steps: int,
+    took_s: Mapping[int, float],
+    *,
+    is_seen: bool = True,
+    prompt_in: int | None = None,
+) -> tuple[list[float], list[float]]:
     """When steps were planned, and when the device had computed them."""
     role = Endless()
+    prompts = None if prompt_in is None else cast(PrefillSide, Prompts(prompt_in))
 
     async def main() -> list[float]:
-        device = Device(short)
+        device = Device(took_s, is_seen=is_seen)
         loop = StepLoop(
-            Roles(decode=cast(DecodeSide, role)),
+            Roles(decode=cast(DecodeSide, role), prefill=prompts),
             device,
             StepLimits(),
             returns=PageReturns(PageAllocator(1)),
@@ -132,9 +153,13 @@ def run(n_steps: int, short: Mapping[int, float]) -> tuple[list[float], list[flo
         )
         task = asyncio.create_task(loop.run())
         while len(device.ended_s) < n_steps:
-            await asyncio.sleep(STEP_S)
+            await asyncio.sleep(STEP_S / 7)
+        n_tasks = len(asyncio.all_tasks())
+        assert n_tasks <= 5, f"{n_tasks}: this one, the loop, two steps, a timer"
         task.cancel()
         await asyncio.wait([task])
+        await asyncio.sleep(0)  # in which what was cancelled ends
+        assert asyncio.all_tasks() == {asyncio.current_task()}
         return device.ended_s
 
     with virtual_time_runner() as runner:
@@ -144,8 +169,7 @@ def run(n_steps: int, short: Mapping[int, float]) -> tuple[list[float], list[flo
 def test_the_loop_plans_shortly_before_the_device_has_computed_the_step_before() -> None:
     planned_s, ended_s = run(40, {})
     waits = [ended_s[nth - 1] - planned_s[nth] for nth in range(30, 38)]
-    most = late_plan._MOST_S
-    assert all(late_plan._SPARE_S < wait <= most for wait in waits), waits
+    assert all(late_plan._SPARE_S < wait <= late_plan._FIRST_S for wait in waits), waits
     early = [ended_s[nth - 1] - planned_s[nth] for nth in range(2, N)]
     assert early == pytest.approx([STEP_S] * len(early)), "nothing is known of its steps at first"
 
@@ -154,3 +178,14 @@ def test_a_step_that_is_shorter_than_expected_is_followed_at_once() -> None:
     planned_s, ended_s = run(40, {30: 0.002})
     assert planned_s[31] == pytest.approx(ended_s[30]), "the device waits for nothing else"
     assert ended_s[39] < 40 * STEP_S
+
+
+def test_a_plan_does_not_wait_where_nobody_sees_the_devices_queue() -> None:
+    planned_s, ended_s = run(40, {}, is_seen=False)
+    assert planned_s[2:38] == pytest.approx(ended_s[:36]), "as soon as there is room for a step"
+
+
+def test_a_plan_does_not_wait_while_a_prompt_is_computed() -> None:
+    planned_s, ended_s = run(40, {30: 3 * STEP_S}, prompt_in=30)
+    assert planned_s[29] > ended_s[27] + STEP_S / 2
+    assert planned_s[31] == pytest.approx(ended_s[29])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from twolane.worker.page_returns import PageReturns
 from twolane.worker.role import DecodeSide, Roles
 from twolane.worker.rows import Row
 from twolane.worker.steps.step_loop import StepLoop
-from twolane.worker.steps.step_runner import OnSubmitted, Results, StepTimes
+from twolane.worker.steps.step_runner import LandedStep, Landing, OnSubmitted
 
 A = AttemptId("r", 1)
 PARAMS = SamplingParams(max_tokens=200, seed=3)
@@ -48,12 +48,11 @@ class IdleRole:
 
 class NoRunner:
     steps_ahead = 0
-    times: StepTimes | None = None
 
-    async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
+    async def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> LandedStep:
         raise AssertionError("there was no work")
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
         raise AssertionError("there was no step")
 
     async def close(self) -> None:
@@ -115,18 +114,17 @@ class SecondRunner:
 
     def __init__(self, steps_ahead: int, said: list[str]) -> None:
         self.steps_ahead = steps_ahead
-        self.times: StepTimes | None = None
         self.said = said
 
-    def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> Results:
+    def run(self, work: Sequence[RowWork], told: OnSubmitted | None) -> Landing:
         self.said.append("run")
         return self._result(work)
 
-    async def _result(self, work: Sequence[RowWork]) -> list[RowResult]:
+    async def _result(self, work: Sequence[RowWork]) -> LandedStep:
         await asyncio.sleep(1)
-        return [RowResult(row.row) for row in work]
+        return LandedStep([RowResult(row.row) for row in work])
 
-    def nap(self, seconds: float) -> asyncio.Future[None]:
+    def timer(self, seconds: float) -> asyncio.Future[Any]:
         return asyncio.ensure_future(asyncio.sleep(seconds))
 
     async def close(self) -> None:
@@ -138,13 +136,13 @@ class SecondRunner:
     [
         (
             0,
-            "plan run ship write apply ship plan run ship write write apply ship "
-            "plan run ship write write apply ship ship",
+            "plan run ship write apply ship write plan run ship write apply ship write "
+            "plan run ship write apply ship write ship",
         ),
         (
             1,
             "plan run ship write plan run ship write apply ship write plan run ship "
-            "apply ship write write ship write apply ship ship",
+            "apply ship write write ship write apply ship write ship",
         ),
     ],
 )
@@ -204,14 +202,15 @@ def test_faulty_row_fails_alone(play: Play, monkeypatch: pytest.MonkeyPatch) -> 
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
-            results = await engine_run(work, told)
-            return [
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> LandedStep:
+            results = (await engine_run(work, told)).results
+            changed = [
                 RowResult(r.row, error="logits are not finite")
                 if w.token_ids[0] == 66 and len(w.token_ids) > 10
                 else r
                 for w, r in zip(work, results, strict=True)
             ]
+            return LandedStep(changed)
 
         monkeypatch.setattr(worker._runner, "run", run)
         bad, good = AttemptId("bad", 1), AttemptId("good", 1)
@@ -234,12 +233,13 @@ def test_row_that_fails_amid_its_answer_indexes_none_of_it(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
-            results = await engine_run(work, told)
-            return [
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> LandedStep:
+            results = (await engine_run(work, told)).results
+            changed = [
                 RowResult(r.row, error="logits are not finite") if len(w.token_ids) > 80 else r
                 for w, r in zip(work, results, strict=True)
             ]
+            return LandedStep(changed)
 
         monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, range(32), prefill=worker, decode=worker, params=PARAMS)
@@ -257,13 +257,14 @@ def test_failed_row_leaves_nothing_in_the_prefix_index(
         worker = town.add("w", "pd")
         engine_run = worker._runner.run
 
-        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> list[RowResult]:
-            results = await engine_run(work, told)
+        async def run(work: Sequence[RowWork], told: OnSubmitted | None) -> LandedStep:
+            results = (await engine_run(work, told)).results
             failing = [w.start + w.n_new == 100 for w in work]
-            return [
+            changed = [
                 RowResult(r.row, error="logits are not finite") if fails else r
                 for fails, r in zip(failing, results, strict=True)
             ]
+            return LandedStep(changed)
 
         monkeypatch.setattr(worker._runner, "run", run)
         town.router.assign(A, range(100), prefill=worker, decode=worker, params=PARAMS)

@@ -52,7 +52,7 @@ async def test_the_mark_is_told_while_the_step_is_computed_and_once() -> None:
         heard.set()
 
     async def wait(step: int) -> list[RowResult]:
-        return await runs[step]
+        return (await runs[step]).results
 
     loop = asyncio.get_running_loop()
     runs = [runner.run([], on_submitted) for _ in range(2)]
@@ -74,7 +74,7 @@ async def test_the_mark_is_told_while_the_step_is_computed_and_once() -> None:
 async def test_a_step_that_is_done_at_once_is_told_too() -> None:
     runner = ThreadStepRunner(cast(Engine, Steps(DoneStep([RowResult(1)]))))
     told: list[Mark | None] = []
-    assert await runner.run([], told.append) == [RowResult(1)]
+    assert (await runner.run([], told.append)).results == [RowResult(1)]
     assert told == [None]
     await runner.close()
 
@@ -135,7 +135,7 @@ async def test_a_step_that_was_called_off_before_its_turn_is_not_submitted() -> 
     await asyncio.wait([called_off])
     first.go_on.set()
     go_on.set()
-    assert await running == [RowResult(1)]
+    assert (await running).results == [RowResult(1)]
     await runner.close()
     assert len(engine._steps) == 1, "the second was never asked for"
 
@@ -165,9 +165,9 @@ async def test_the_loop_keeps_still_while_decode_rows_are_submitted(
     engine = Submits()
     engine.go_on.set()
     runner = ThreadStepRunner(cast(Engine, engine))
-    results = runner.run([row(1)], None)
+    landing = runner.run([row(1)], None)
     assert engine.is_over
-    assert await results == [RowResult(1)]
+    assert (await landing).results == [RowResult(1)]
     await runner.close()
 
 
@@ -178,21 +178,71 @@ async def test_the_loop_goes_on_if_submitting_takes_long(
     monkeypatch.setattr(step_runner, "_SUBMIT_S", most_s)
     engine = Submits()
     runner = ThreadStepRunner(cast(Engine, engine))
-    results = runner.run([row(n_new)], None)
+    landing = runner.run([row(n_new)], None)
     assert not engine.is_over
     engine.go_on.set()
-    assert await results == [RowResult(1)]
+    assert (await landing).results == [RowResult(1)]
     await runner.close()
 
 
-async def test_a_nap_lasts_and_one_that_is_cut_short_leaves_nothing() -> None:
+async def test_an_engine_that_computes_meanwhile_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_runner, "_SUBMIT_S", 30.0)
+    engine = Submits()
+    engine.steps_ahead = 0
+    runner = ThreadStepRunner(cast(Engine, engine))
+    landing = runner.run([row(1)], None)
+    assert not engine.is_over
+    engine.go_on.set()
+    assert (await landing).results == [RowResult(1)]
+    await runner.close()
+
+
+async def test_a_step_is_not_waited_for_behind_another_that_is_being_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_runner, "_SUBMIT_S", 30.0)
+    engine = Submits()
+    engine._steps.append(DoneStep([RowResult(2)]))
+    runner = ThreadStepRunner(cast(Engine, engine))
+    landings = [runner.run([row(n_new)], None) for n_new in (2, 1)]
+    assert not engine.is_over
+    engine.go_on.set()
+    assert [(await landing).results for landing in landings] == [[RowResult(1)], [RowResult(2)]]
+    await runner.close()
+
+
+@pytest.mark.parametrize("mark", ["mark", None], ids=["own device", "other processes"])
+async def test_the_times_of_a_step_are_known_if_the_device_is_this_process_own(
+    mark: Mark | None,
+) -> None:
+    step = LateStep(mark, [RowResult(1)])
+    runner = ThreadStepRunner(cast(Engine, Steps(step)))
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
+    landing = asyncio.ensure_future(runner.run([row(1)], None))
+    submitted_s = clock()
+    step.go_on.set()
+    times = (await landing).times
+    if mark is None:
+        assert times is None
+    else:
+        assert times is not None
+        assert began_s <= times.submitted_s <= submitted_s <= times.done_s <= clock()
+    await runner.close()
+
+
+async def test_a_timer_lasts_and_one_that_is_cancelled_keeps_nobody_waiting() -> None:
     runner = ThreadStepRunner(cast(Engine, Steps()))
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    await runner.nap(0.02)
+    await runner.timer(0.02)
     assert loop.time() - began_s >= 0.02
-    runner.nap(0.02).cancel()
-    await runner.close()
+    runner.timer(3600.0).cancel()
+    async with asyncio.timeout(30.0):
+        await runner.timer(0.001)
+        await runner.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine-")]
 
 
@@ -212,7 +262,7 @@ async def test_the_loop_is_woken_once_for_a_step_that_nobody_else_hears_of(
     monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     run = asyncio.ensure_future(runner.run([], None))
     step.go_on.set()
-    assert await run == [RowResult(1)]
+    assert (await run).results == [RowResult(1)]
     monkeypatch.undo()
     assert len(wakes) == 1
     await runner.close()

@@ -23,9 +23,6 @@ class Part:
     n_bytes: int
     stride: int
 
-    def at(self, page: int) -> int:
-        return self.address + page * self.stride
-
     def cut(self, first: int, stop: int) -> Part:
         return Part(self.address + first - self.first, first, stop - first, self.stride)
 

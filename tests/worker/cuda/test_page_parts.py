@@ -30,10 +30,11 @@ def carry_out(
 
 
 def pages_in(memory: Memory, parts: Parts, pages: Sequence[int]) -> list[list[int]]:
-    return [
-        [int(b) for part in parts for b in memory[part.at(page) : part.at(page) + part.n_bytes]]
-        for page in pages
-    ]
+    def held(part: Part, page: int) -> Memory:
+        at = part.address + page * part.stride
+        return memory[at : at + part.n_bytes]
+
+    return [[int(b) for part in parts for b in held(part, page)] for page in pages]
 
 
 @pytest.mark.parametrize("ours", [1, 2, 4])

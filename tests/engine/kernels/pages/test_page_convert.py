@@ -132,7 +132,8 @@ def staging() -> Iterator[tuple[Staging, torch.Tensor]]:
 
 def read(parts: Parts, pages: npt.NDArray[np.int64]) -> list[bytes]:
     (part,) = parts
-    return [ctypes.string_at(part.at(page), part.n_bytes) for page in pages.tolist()]
+    addresses = [part.address + page * part.stride for page in pages.tolist()]
+    return [ctypes.string_at(address, part.n_bytes) for address in addresses]
 
 
 def half(pool: torch.Tensor, slot: int) -> bytes:

@@ -239,7 +239,9 @@ async def test_a_timer_lasts_and_one_that_is_cancelled_keeps_nobody_waiting() ->
     began_s = loop.time()
     await runner.timer(0.02)
     assert loop.time() - began_s >= 0.02
-    runner.timer(3600.0).cancel()
+    timer = runner.timer(3600.0)
+    await asyncio.sleep(0.05)  # until its thread waits
+    timer.cancel()
     async with asyncio.timeout(30.0):
         await runner.timer(0.001)
         await runner.close()

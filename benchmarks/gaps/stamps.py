@@ -1,6 +1,6 @@
 """Time stamps along a token's path, taken in the processes of an unmodified cluster.
 
-    worker   sampled -> landed -> applied -> submitted ... shipped    one each per step
+    worker   submitted ... sampled -> landed -> applied -> shipped    one each per step
              posted -> announced -> joined                            per row that is handed over
     router   read -> told -> written                                  per message; per write
     client   received                                                 per message

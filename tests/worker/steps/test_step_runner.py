@@ -171,28 +171,19 @@ async def test_the_loop_keeps_still_while_decode_rows_are_submitted(
     await runner.close()
 
 
-@pytest.mark.parametrize(("n_new", "most_s"), [(1, 0.001), (2, 30.0)], ids=["decode", "prompt"])
-async def test_the_loop_goes_on_if_submitting_takes_long(
-    n_new: int, most_s: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("n_new", "steps_ahead", "most_s"),
+    [(1, 1, 0.001), (2, 1, 30.0), (1, 0, 30.0)],
+    ids=["takes long", "a prompt", "computes meanwhile"],
+)
+async def test_the_loop_goes_on_while_a_step_is_submitted(
+    n_new: int, steps_ahead: int, most_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_runner, "_SUBMIT_S", most_s)
     engine = Submits()
+    engine.steps_ahead = steps_ahead
     runner = ThreadStepRunner(cast(Engine, engine))
     landing = runner.run([row(n_new)], None)
-    assert not engine.is_over
-    engine.go_on.set()
-    assert (await landing).results == [RowResult(1)]
-    await runner.close()
-
-
-async def test_an_engine_that_computes_meanwhile_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(step_runner, "_SUBMIT_S", 30.0)
-    engine = Submits()
-    engine.steps_ahead = 0
-    runner = ThreadStepRunner(cast(Engine, engine))
-    landing = runner.run([row(1)], None)
     assert not engine.is_over
     engine.go_on.set()
     assert (await landing).results == [RowResult(1)]

@@ -1,6 +1,7 @@
 """Finds the fastest configurations of a decode step's products on this card, and of its attention.
 
-    python -m benchmarks.kernels.few_rows [--only products,attention] [--rows 8,64] [--out FOLDER]
+    python -m benchmarks.kernels.few_rows [--only products,attention] [--rows 8,64]
+        [--shapes qkv,out] [--out FOLDER]
 
 Shapes are those of Llama-3.1-8B, Qwen2.5-7B and a quarter of Llama-3.1-70B. Weights are read from
 memory (copies of at least 256 MiB alternate), launches overlap as in a step. All of
@@ -52,7 +53,7 @@ from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.model_files.rope import Rope
 
-ROWS = (1, 2, 8, 16, 32, 64, 128)
+ROWS = (1, 2, 8, 16, 32, 64, 80, 96, 128, 160, 192)
 BUILDERS = 12  # threads that compile: most of it is outside of Python
 SHAPES = {name: (*shape, False) for name, shape in PRODUCTS.items() if name != "gate_up"}
 SHAPES |= {"gate_up": (WIDE, HIDDEN, True), "head": (VOCAB, HIDDEN, False)}
@@ -155,11 +156,14 @@ class Search:
         return float(min(row["time_us"] for row in self.rows if row.get("config") == held))
 
 
-def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, Any]]:
+def bench_products(
+    read: float, rows_wanted: Sequence[int], names: Sequence[str]
+) -> list[dict[str, Any]]:
     cores = torch.cuda.get_device_properties(0).multi_processor_count
     found: list[dict[str, Any]] = []
     winners: list[str] = []
-    for name, (outer, inner, gated) in SHAPES.items():
+    for name in names:
+        outer, inner, gated = SHAPES[name]
         n_bytes = outer * (1 + gated) * inner * 2
         copies = max(2, -(-(256 << 20) // n_bytes))
         weights = [randn(outer * (1 + gated), inner) for _ in range(copies)]
@@ -168,8 +172,11 @@ def bench_products(read: float, rows_wanted: Sequence[int]) -> list[dict[str, An
             case = Case(name, randn(rows, inner), weights, gated, sums)
             search = Search(case, read)
             library_us = search.add("cublas", [partial(case.library, w) for w in weights])
+            every = list(candidates(rows, outer, inner, gated=gated, cores=cores))
+            if not every:
+                continue  # gates and ups of too many rows
             guess = config_for(rows, outer, inner, gated=gated, cores=cores)
-            best = search.best(candidates(rows, outer, inner, gated=gated, cores=cores))
+            best = search.best(every)
             search.add("ours, launches apart", case.calls(best, pdl=0))
             search.add("ours, early", case.calls(best, pdl=2))
             best_us, guess_us = search.time_of(best), search.time_of(guess)
@@ -237,6 +244,7 @@ def bench_attention(read: float) -> list[dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="products,attention")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rows", default=",".join(str(n) for n in ROWS))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="of this code, where it is no checkout of git")
@@ -249,7 +257,9 @@ def main() -> int:
     read = measure_ceilings().read
     torch.cuda.empty_cache()
     sections: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "products": lambda: bench_products(read, [int(n) for n in args.rows.split(",")]),
+        "products": lambda: bench_products(
+            read, [int(n) for n in args.rows.split(",")], args.shapes.split(",")
+        ),
         "attention": lambda: bench_attention(read),
     }
     rows = [row for name in args.only.split(",") for row in sections[name]()]

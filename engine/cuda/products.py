@@ -10,7 +10,12 @@ from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
-from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, config_for, pad_rows
+from twolane.engine.kernels.products.few_rows_plan import (
+    CLASSES,
+    FewRowsConfig,
+    config_for,
+    pad_rows,
+)
 from twolane.engine.kernels.products.gated_many_rows_plan import (
     CHUNK,
     GatedManyRowsPlan,
@@ -21,7 +26,7 @@ from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
-STREAMED_ROWS = 128  # up to here our own kernel is faster than cuBLAS
+STREAMED_ROWS = CLASSES[-1]  # up to here our own kernel is faster than cuBLAS
 ADDED_ROWS = 96  # up to here products that add to the residual are faster than a norm's launch
 UNSCALED_ROWS = 384  # up to here, and beyond STREAMED_ROWS, cuBLAS is faster without scales
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
@@ -30,8 +35,16 @@ MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the ca
 MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
     (128, 6144, 4096, False, 2): None,
     (128, 128_256, 4096, False, 2): None,
+    (160, 128_256, 4096, False, 2): None,
+    (192, 128_256, 4096, False, 2): None,
     (64, 4608, 3584, False, 2): None,
+    (80, 4608, 3584, False, 2): None,
     (128, 4608, 3584, False, 2): None,
+    (160, 8192, 7168, False, 2): None,
+    (192, 2560, 8192, False, 2): None,
+    (192, 18_944, 3584, True, 2): FewRowsConfig(
+        half=64, pair=True, block_in=64, stages=5, split=False, programs=99
+    ),
     (128, 3584, 18_944, False, 2): FewRowsConfig(
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
     ),
@@ -45,7 +58,6 @@ EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 EXACT_ONE_TILE = 384
 Rows = Matrix | Unnormed  # what products read
-STREAMED_CLASSES = (8, 16, 32, 64, 96, 128)  # the most rows of each build of our own kernel
 
 
 class Products:
@@ -57,7 +69,7 @@ class Products:
     first. FP8 weights also take FP8 rows; their results have `dtype`. All calls must be on one
     stream.
 
-        rows      1 to 128                        beyond
+        rows      1 to 192                        beyond
         plain     streamed (`few_rows_product`)   cuBLAS
         gated     streamed, with silu             cuBLAS; silu (*)
         FP8       streamed, FP8 rows              torch's scaled product
@@ -83,7 +95,7 @@ class Products:
         """Exact mode: find the tiles, and whether to stream few rows, that treat all rows alike."""
         if self._tiled is not None:
             streams = self._config(weight[:1], len(weight), gated=False) is not None
-            self._tiled.probe(weight, self._stream_apart if streams else None, STREAMED_CLASSES)
+            self._tiled.probe(weight, self._stream_apart if streams else None, CLASSES)
 
     def __call__(
         self, x: Rows, weight: Matrix, bias: torch.Tensor | None, *, pdl: int

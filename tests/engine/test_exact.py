@@ -162,7 +162,10 @@ def test_a_rest_of_rows_is_one_tile_where_its_height_costs_nothing() -> None:
         assert rows <= sum(cover(rows, heights, 0)) < rows + 16
 
 
-def test_another_product_of_few_rows_is_used_only_with_the_bits_of_tall_tiles() -> None:
+@pytest.mark.parametrize("tallest", [12, 16])
+def test_another_product_of_few_rows_is_used_only_with_the_bits_of_tall_tiles(tallest: int) -> None:
+    """Whether or not what is probed is so many times as tall."""
+
     def alike(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         padded = torch.cat([x, x.new_zeros(16 - len(x), x.shape[1])])
         return torch.mm(padded, weight.t())[: len(x)]
@@ -176,7 +179,7 @@ def test_another_product_of_few_rows_is_used_only_with_the_bits_of_tall_tiles() 
     weight = torch.randn(48, 1000)
     for few, is_taken in ((alike, True), (backwards, False), (by_rows, False), (None, False)):
         tiled = TiledProduct()
-        tiled.probe(weight, few, (4, 8, 16))
+        tiled.probe(weight, few, (4, 8, tallest))
         assert tiled.takes_few(weight) == is_taken
         assert torch.equal(
             tiled(torch.ones(3, 1000), weight)[0], tiled(torch.ones(99, 1000), weight)[7]

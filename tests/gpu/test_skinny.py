@@ -62,7 +62,7 @@ def cut(
     )
 
 
-@pytest.mark.parametrize("rows", [9, 24, 40, 80, 96])
+@pytest.mark.parametrize("rows", [9, 24, 40, 72, 90, 150, 180])
 @pytest.mark.parametrize("gated", [False, True])
 def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     x = padded_empty(torch.empty(0, dtype=BF16, device="cuda"), rows, 4096)
@@ -75,7 +75,7 @@ def test_padding_behind_the_rows_changes_no_bit(rows: int, gated: bool) -> None:
     assert torch.equal(*outs)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 24, 64, 80, 100])
+@pytest.mark.parametrize("rows", [1, 8, 24, 64, 80, 100, 150, 192])
 @pytest.mark.parametrize(("outer", "inner"), [(1000, 912), (6144, 4096), (4096, 14336)])
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
@@ -101,7 +101,7 @@ def test_fp8_products_match_float64(
     assert not sums.counters.any(), "a merge left its counter behind"
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 70, 96, 128])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 80, 96, 128, 160, 192])
 @pytest.mark.parametrize("gated", [False, True])
 def test_products_match_float64(rows: int, gated: bool) -> None:
     """As the engine cuts them, at every padding, full and not: no tile, no chunk is whole."""
@@ -123,7 +123,8 @@ def test_products_of_other_sizes_match_float64(
     ("rows_pad", "gated", "pair", "half", "block_in"),
     [(16, False, False, 64, 128), (128, False, True, 64, 64), (64, False, False, 128, 64),
      (32, False, True, 128, 64), (8, False, True, 64, 128), (128, True, True, 64, 64),
-     (64, True, True, 128, 64)],
+     (64, True, True, 128, 64), (80, True, True, 64, 64), (96, False, False, 64, 64),
+     (160, False, False, 128, 64), (192, True, True, 64, 64)],
 )  # fmt: skip
 def test_every_way_of_cutting_gives_the_same(
     rows_pad: int, gated: bool, pair: bool, half: int, block_in: int
@@ -144,7 +145,9 @@ def test_half_precision_matches_float64() -> None:
     check(11, 1000, 904, gated=False, biased=True, dtype=torch.float16, config=config)
 
 
-@pytest.mark.parametrize(("rows", "programs"), [(8, 128), (64, 132), (128, 50)])
+@pytest.mark.parametrize(
+    ("rows", "programs"), [(8, 128), (64, 132), (80, 128), (128, 50), (192, 132)]
+)
 def test_bits_do_not_depend_on_who_comes_last(rows: int, programs: int) -> None:
     """Tiles of two programs each, of two or three, and of one or two."""
     x, weight, sums = random(rows, 4096), random(4096, 4096), poisoned_sums()
@@ -161,7 +164,7 @@ def test_bits_do_not_depend_on_who_comes_last(rows: int, programs: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "library", "overlap"),
     [(1, False, EARLY), (8, True, OVERLAP), (64, False, OVERLAP), (64, True, EARLY),
-     (128, False, EARLY)],
+     (128, False, EARLY), (160, False, OVERLAP)],
 )  # fmt: skip
 def test_overlapping_launches_in_a_graph_change_no_bit(
     rows: int, library: bool, overlap: int
@@ -196,7 +199,7 @@ def test_overlapping_launches_in_a_graph_change_no_bit(
         assert torch.equal(replay(), expected)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 24, 64, 80, 96, 128])
+@pytest.mark.parametrize("rows", [1, 3, 8, 24, 64, 80, 96, 128, 192])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("size", [1.0, 1e4])  # of the residual stream
 def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
@@ -226,7 +229,8 @@ def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
 
 
 @pytest.mark.parametrize(
-    ("rows", "overlap"), [(1, EARLY), (8, OVERLAP), (64, EARLY), (128, OVERLAP)]
+    ("rows", "overlap"),
+    [(1, EARLY), (8, OVERLAP), (64, EARLY), (80, OVERLAP), (128, OVERLAP)],
 )
 def test_overlapping_products_that_norm_what_they_read_change_no_bit(
     rows: int, overlap: int

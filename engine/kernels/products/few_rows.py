@@ -1,4 +1,4 @@
-"""Products of 1 to 128 rows with a weight matrix, bound by the time to read the weights.
+"""Products of 1 to 192 rows with a weight matrix, bound by the time to read the weights.
 
 Bytes: the weights once (out * in * itemsize), from memory; the rows once per tile of outputs, and
 partial sums of shared tiles once each way, from the L2 cache. With `gated`, silu(gate) * up follows
@@ -17,9 +17,11 @@ from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.products.few_rows_plan import (
     MAX_ROWS,
     PARTIAL_VALUES,
+    SWIZZLE_BYTES,
     FewRowsConfig,
     config_for,
     pad_rows,
+    parts_of,
     tiles_for,
 )
 from twolane.engine.kernels.products.unnormed import Residual, Unnormed
@@ -64,7 +66,7 @@ def few_rows_product(
     What follows x in its storage may be read. `weight` must not change while the stream runs: with
     `pdl` its first bytes are read before the previous kernels have ended.
 
-    Asserted: 1 to 128 rows, shapes, strides, a chunk for each program, two stages, room for partial
+    Asserted: 1 to 192 rows, shapes, strides, a chunk for each program, two stages, room for partial
     sums.
     """
     from twolane.engine.kernels.products.few_rows_launch import launch_streamed  # in Gluon
@@ -142,6 +144,8 @@ def checked_arguments(
     assert out.is_contiguous()
     assert bias is None or (len(bias) == len(weight) and bias.is_contiguous())
     n_chunks = cdiv(inner, config.block_in)
+    is_one_box = config.block_in * values.itemsize <= SWIZZLE_BYTES
+    assert not parts_of(rows_pad)[1] or is_one_box, "boxes of parts lie one behind the other"
     assert config.stages >= 2, "a stage is released when the next is loaded"
     assert not config.split or config.programs <= min(n_tiles * n_chunks, len(sums.counters))
     assert config.partial_values(rows_pad) <= sums.values.numel()

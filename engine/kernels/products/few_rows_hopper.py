@@ -4,6 +4,8 @@
     afterwards        rows are loaded into the same stages; stage by stage, as they become free
     tensor cores      [64 outputs, inner] x [inner, rows]: weights are the rows of the product, so
                       that 8 input rows need no padding
+    REST              96 rows are multiplied as 64 and 32, 192 as 128 and 64: tensors of Triton are
+                      as wide as a power of two, and padding costs time to load and multiply
     FP8               both sides; sums are scaled by row and output at the end of a tile
     NORMED            rows before their norm: sums are divided by the root of the row's mean square
                       at the end of a tile
@@ -36,6 +38,7 @@ from twolane.engine.kernels.products.few_rows_sums import (
     find_factors,
     finish,
     hold_scales,
+    load_norm,
     load_residual,
     load_scales,
     merge,
@@ -81,15 +84,17 @@ def _next(tile, chunk, done, begin, middle, end, n_chunks):
 
 @gluon.jit
 def _fetch(
-    x, weight, boxes, lows, highs, full, free, n_out, n_tiles, n_chunks,
-    HALF: gl.constexpr, ROWS: gl.constexpr, BLOCK_IN: gl.constexpr, STAGES: gl.constexpr,
-    SPLIT: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr, BOXES: gl.constexpr,
+    x, weight, boxes, rest, lows, highs, full, free, n_out, n_tiles, n_chunks,
+    HALF: gl.constexpr, ROWS: gl.constexpr, REST: gl.constexpr, BLOCK_IN: gl.constexpr,
+    STAGES: gl.constexpr, SPLIT: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr,
     PDL: gl.constexpr,
 ):  # fmt: skip
-    """Load this program's chunks to shared memory, one after the other. Of the rows, the first
-    BOXES boxes: what is behind them in a stage does not matter."""
+    """Load this program's chunks to shared memory, one after the other."""
     BOX: gl.constexpr = x.block_type.shape[0]
-    n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + BOXES * x.block_type.nbytes
+    BOXES: gl.constexpr = ROWS // BOX  # of the first part
+    n_bytes: gl.constexpr = (1 + PAIR) * weight.block_type.nbytes + (
+        ROWS + REST
+    ) // BOX * x.block_type.nbytes
     begin, middle, end = _share(n_tiles, n_chunks, SPLIT)
     early = gl.minimum(end - begin, STAGES)
     at = middle if middle < end else begin
@@ -118,7 +123,9 @@ def _fetch(
             if PAIR:
                 async_load(weight, [high, column], there, highs.index(slot))
         for box in gl.static_range(BOXES):
-            async_load(x, [box * BOX, column], there, boxes.index(slot * (ROWS // BOX) + box))
+            async_load(x, [box * BOX, column], there, boxes.index(slot * BOXES + box))
+        if REST:
+            async_load(x, [ROWS, column], there, rest.index(slot))
         tile, chunk = _next(tile, chunk, done, begin, middle, end, n_chunks)
     if PDL == 2:  # early, but only after all loads are issued: memory serves them in order
         gdc_launch_dependents()
@@ -126,22 +133,34 @@ def _fetch(
 
 @gluon.jit
 def _multiply(
-    rows, lows, highs, full, free, factors, out, bias, partials, counters, row_scales, scales,
-    residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts, mean_share, epsilon,
-    HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, SPLIT: gl.constexpr,
-    PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr, SCALED: gl.constexpr,
-    NORMED: gl.constexpr, ADDS: gl.constexpr, WARPS: gl.constexpr, PDL: gl.constexpr,
+    rows, rest, lows, highs, full, free, factors, rest_factors, out, bias, partials, counters,
+    row_scales, scales, residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts,
+    mean_share, epsilon,
+    HALF: gl.constexpr, ROWS: gl.constexpr, REST: gl.constexpr, STAGES: gl.constexpr,
+    SPLIT: gl.constexpr, PAIR: gl.constexpr, GATED: gl.constexpr, BIASED: gl.constexpr,
+    SCALED: gl.constexpr, NORMED: gl.constexpr, ADDS: gl.constexpr, WARPS: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
+    ALL: gl.constexpr = ROWS + REST
+    LEFT: gl.constexpr = REST if REST else ROWS  # a width that exists, where there is no rest
     DEPTH: gl.constexpr = 256 // rows.dtype.primitive_bitwidth  # of one product: 32 bytes
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, DEPTH])
+    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, LEFT, DEPTH])
+    AT_ONCE: gl.constexpr = (1 + PAIR) * (2 if REST else 1)  # products of a chunk
     if PDL:
         gdc_wait()
     if PDL == 1:
         gdc_launch_dependents()
     if NORMED:
-        find_factors(squares, factors, n_parts, mean_share, epsilon, ROWS, WARPS)
+        find_factors(squares, factors, n_parts, mean_share, epsilon, 0, ROWS, ALL, WARPS)
+        if REST:
+            find_factors(
+                squares, rest_factors, n_parts, mean_share, epsilon, ROWS, REST, ALL, WARPS
+            )
     if SCALED:
-        hold_scales(row_scales, factors, n_rows, ROWS, WARPS)
+        hold_scales(row_scales, factors, n_rows, 0, ROWS, WARPS)
+        if REST:
+            hold_scales(row_scales, rest_factors, n_rows, ROWS, REST, WARPS)
     all_begin, middle, all_end = _share(n_tiles, n_chunks, SPLIT)
     done = 0
     n_front = gl.cdiv(all_end - middle, n_chunks)
@@ -159,54 +178,108 @@ def _multiply(
                 scales, first_low, first_high, n_out, HALF, PAIR, GATED, LAYOUT
             )
         if ADDS:
-            held_low, held_high, norm_low, norm_high = load_residual(
-                residual, norm, first_low, first_high, end == (tile + 1) * n_chunks, n_rows, n_out,
-                HALF, ROWS, PAIR, WARPS,
+            finishes = end == (tile + 1) * n_chunks
+            norm_low, norm_high = load_norm(
+                norm, first_low, first_high, finishes, n_out, HALF, PAIR, WARPS
+            )
+            held_low, held_high = load_residual(
+                residual, first_low, first_high, finishes, n_rows, n_out, HALF, 0, ROWS, PAIR,
+                WARPS,
             )  # fmt: skip
+            if REST:
+                rest_held_low, rest_held_high = load_residual(
+                    residual, first_low, first_high, finishes, n_rows, n_out, HALF, ROWS, REST,
+                    PAIR, WARPS,
+                )  # fmt: skip
         low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
+        rest_low = gl.zeros([HALF, LEFT], gl.float32, REST_LAYOUT)
+        rest_high = gl.zeros([HALF, LEFT], gl.float32, REST_LAYOUT)
         # Wait for each chunk's products after issuing the next chunk's.
         for chunk in range(begin, end):
             slot = done % STAGES
             mbarrier.wait(full.index(slot), (done // STAGES) & 1)
             turned = rows.index(slot).permute((1, 0))
             low = warpgroup_mma(lows.index(slot), turned, low, is_async=True)
+            if REST:
+                turned_rest = rest.index(slot).permute((1, 0))
+                rest_low = warpgroup_mma(lows.index(slot), turned_rest, rest_low, is_async=True)
             if PAIR:
                 high = warpgroup_mma(highs.index(slot), turned, high, is_async=True)
-                low, high = warpgroup_mma_wait(2, deps=[low, high])
-            else:
-                low = warpgroup_mma_wait(1, deps=[low])
+                if REST:
+                    rest_high = warpgroup_mma(
+                        highs.index(slot), turned_rest, rest_high, is_async=True
+                    )
+            low, high, rest_low, rest_high = _wait(
+                low, high, rest_low, rest_high, AT_ONCE, PAIR, REST
+            )
             mbarrier.arrive(free.index((done + STAGES - 1) % STAGES), pred=chunk > begin)
             done += 1
-        if PAIR:
-            low, high = warpgroup_mma_wait(0, deps=[low, high])
-        else:
-            low = warpgroup_mma_wait(0, deps=[low])
+        low, high, rest_low, rest_high = _wait(low, high, rest_low, rest_high, 0, PAIR, REST)
         mbarrier.arrive(free.index((done + STAGES - 1) % STAGES))
         whole = True
         if SPLIT:
-            low, high, whole = merge(
-                low, high, partials, counters, tile, begin, end, n_tiles, n_chunks,
-                HALF, ROWS, PAIR, LAYOUT,
+            low, high, rest_low, rest_high, whole = merge(
+                low, high, rest_low, rest_high, partials, counters, tile, begin, end, n_tiles,
+                n_chunks, HALF, ROWS, REST, PAIR, LAYOUT, REST_LAYOUT,
             )  # fmt: skip
         if whole:
             if SCALED:  # one factor at a time: their product would need registers for a tile
                 low *= scales_low[:, None]
                 if PAIR:
                     high *= scales_high[:, None]
+                if REST:
+                    unit: gl.constexpr = gl.SliceLayout(1, REST_LAYOUT)
+                    rest_low *= gl.convert_layout(scales_low, unit)[:, None]
+                    if PAIR:
+                        rest_high *= gl.convert_layout(scales_high, unit)[:, None]
             if SCALED or NORMED:
                 low, high = scale_rows(low, high, factors, PAIR, LAYOUT)
+                if REST:
+                    rest_low, rest_high = scale_rows(
+                        rest_low, rest_high, rest_factors, PAIR, REST_LAYOUT
+                    )
             if ADDS:
                 add(
                     low, high, held_low, held_high, norm_low, norm_high, tile, first_low,
                     first_high, out, bias, residual, squares, n_rows, n_out,
-                    HALF, ROWS, PAIR, BIASED, LAYOUT, WARPS,
+                    HALF, 0, ROWS, ALL, PAIR, BIASED, LAYOUT, WARPS,
                 )  # fmt: skip
+                if REST:
+                    add(
+                        rest_low, rest_high, rest_held_low, rest_held_high, norm_low, norm_high,
+                        tile, first_low, first_high, out, bias, residual, squares, n_rows, n_out,
+                        HALF, ROWS, REST, ALL, PAIR, BIASED, REST_LAYOUT, WARPS,
+                    )  # fmt: skip
             else:
                 finish(
                     low, high, first_low, first_high, out, bias, n_rows, n_out,
-                    HALF, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
+                    HALF, 0, ROWS, PAIR, GATED, BIASED, LAYOUT, WARPS,
                 )  # fmt: skip
+                if REST:
+                    finish(
+                        rest_low, rest_high, first_low, first_high, out, bias, n_rows, n_out,
+                        HALF, ROWS, REST, PAIR, GATED, BIASED, REST_LAYOUT, WARPS,
+                    )  # fmt: skip
+
+
+@gluon.jit
+def _wait(
+    low, high, rest_low, rest_high,
+    LEFT: gl.constexpr, PAIR: gl.constexpr, REST: gl.constexpr,
+):  # fmt: skip
+    """The sums, when at most LEFT products are still under way."""
+    if PAIR and REST:
+        low, high, rest_low, rest_high = warpgroup_mma_wait(
+            LEFT, deps=[low, high, rest_low, rest_high]
+        )
+    elif PAIR:
+        low, high = warpgroup_mma_wait(LEFT, deps=[low, high])
+    elif REST:
+        low, rest_low = warpgroup_mma_wait(LEFT, deps=[low, rest_low])
+    else:
+        low = warpgroup_mma_wait(LEFT, deps=[low])
+    return low, high, rest_low, rest_high
 
 
 @gluon.jit(do_not_specialize=["n_rows", "n_tiles", "n_chunks", "n_parts"])
@@ -231,6 +304,7 @@ def streamed_kernel(
     epsilon,
     HALF: gl.constexpr,
     ROWS: gl.constexpr,
+    REST: gl.constexpr,
     BLOCK_IN: gl.constexpr,
     STAGES: gl.constexpr,
     SPLIT: gl.constexpr,
@@ -242,7 +316,6 @@ def streamed_kernel(
     ADDS: gl.constexpr,
     WARPS: gl.constexpr,
     FETCH_REGISTERS: gl.constexpr,
-    BOXES: gl.constexpr,
     PDL: gl.constexpr,
 ):
     lows = gl.allocate_shared_memory(weight.dtype, [STAGES, HALF, BLOCK_IN], weight.layout)
@@ -255,7 +328,13 @@ def streamed_kernel(
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     # Of each row: its scale, or one by the root of its mean square.
-    factors = gl.allocate_shared_memory(gl.float32, [ROWS], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    factors = gl.allocate_shared_memory(gl.float32, [ROWS], FLAT)
+    rest = rows
+    rest_factors = factors
+    if REST:
+        rest = gl.allocate_shared_memory(x.dtype, [STAGES, REST, BLOCK_IN], x.layout)
+        rest_factors = gl.allocate_shared_memory(gl.float32, [REST], FLAT)
     for s in gl.static_range(STAGES):
         mbarrier.init(full.index(s), count=1)
         mbarrier.init(free.index(s), count=1)
@@ -263,14 +342,15 @@ def streamed_kernel(
     gl.warp_specialize(
         [
             (_multiply, (
-                rows, lows, highs, full, free, factors, out, bias, partials, counters, row_scales,
-                scales, residual, norm, squares, n_rows, n_out, n_tiles, n_chunks, n_parts,
-                mean_share, epsilon,
-                HALF, ROWS, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, NORMED, ADDS, WARPS, PDL,
+                rows, rest, lows, highs, full, free, factors, rest_factors, out, bias, partials,
+                counters, row_scales, scales, residual, norm, squares, n_rows, n_out, n_tiles,
+                n_chunks, n_parts, mean_share, epsilon,
+                HALF, ROWS, REST, STAGES, SPLIT, PAIR, GATED, BIASED, SCALED, NORMED, ADDS, WARPS,
+                PDL,
             )),
             (_fetch, (
-                x, weight, boxes, lows, highs, full, free, n_out, n_tiles, n_chunks,
-                HALF, ROWS, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, BOXES, PDL,
+                x, weight, boxes, rest, lows, highs, full, free, n_out, n_tiles, n_chunks,
+                HALF, ROWS, REST, BLOCK_IN, STAGES, SPLIT, PAIR, GATED, PDL,
             )),
         ],
         [1],

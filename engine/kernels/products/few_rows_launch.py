@@ -13,7 +13,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from twolane.engine.kernels.box_layout import box_layout
 from twolane.engine.kernels.launch import launch
 from twolane.engine.kernels.products.few_rows_hopper import streamed_kernel
-from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, boxes_for
+from twolane.engine.kernels.products.few_rows_plan import FewRowsConfig, parts_of
 from twolane.engine.kernels.products.row_padding import rows_with_padding
 
 _FETCH_REGISTERS = 24
@@ -40,10 +40,10 @@ def launch_streamed(
     pointers = arguments[:9]
     out, bias, *_, norm, _ = pointers
     n_out = arguments[10]
-    box, boxes = boxes_for(len(x), rows_pad, chunk_bytes=config.block_in * x.itemsize)
+    first, rest = parts_of(rows_pad)
     constants = (
-        config.half, rows_pad, config.block_in, config.stages, config.split, config.pair, gated,
-        biased, scaled, normed, adds, config.warps, _FETCH_REGISTERS, boxes, pdl,
+        config.half, first, rest, config.block_in, config.stages, config.split, config.pair, gated,
+        biased, scaled, normed, adds, config.warps, _FETCH_REGISTERS, pdl,
     )  # fmt: skip
     # All that a variant depends on; row counts, tiles and chunks are not specialised.
     variant = (
@@ -62,7 +62,7 @@ def launch_streamed(
         )
         return
     compiled = launch(streamed_kernel, grid)(
-        _descriptor(x, n_rows, box, config.block_in),
+        _descriptor(x, n_rows, rest or first, config.block_in),
         _descriptor(weight, len(weight), config.half, config.block_in),
         *arguments,
         *constants,

@@ -12,21 +12,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 RING_BYTES = 200 * 1024  # of 227 KiB; the rest transposes answers and serves small kernels
-MAX_ROWS = 128
+CLASSES = (8, 16, 32, 64, 80, 96, 128, 160, 192)  # padded rows: columns of the product
+MAX_ROWS = CLASSES[-1]  # of more, registers hold no sums of gates and ups
 PARTIAL_VALUES = 6 << 20  # float32s of partial sums
-TILES = ((64, False), (64, True), (128, True))  # half, pair
+TILES = ((64, False), (64, True), (128, False), (128, True))  # half, pair
 _LEAST_STAGES = 3
-_SWIZZLE_BYTES = 128
+SWIZZLE_BYTES = 128
 # Fitted to an H200, where the choice is nearly always within 2 % of the fastest. Bytes/s:
 _READ = 4.75e12  # from memory
 _PAIRED = 37e9  # per SM, if two SMs that share a port are busy
 _LONE = 51e9  # per SM whose neighbour is idle
-_NEAR = 50e12  # rows, if all programs are at the same columns and share cache reads
-_FAR = 28e12  # rows, if they are not
-_PARTS = 7e9  # storing and adding a partial sum
-_MULTIPLY = 5.5e12  # multiplications/s per SM whose tiles have few rows
-_MERGE_S = 0.5e-6  # to wait for a partial sum
-_LATE_S = 1.2e-6  # added if shares are uneven: then some partial sums are late
+_NEAR = 110e12  # rows, if all programs are at the same columns and share cache reads
+_FAR = 19e12  # rows, if they are not
+_PARTS = 14e9  # storing and adding a partial sum
+_MULTIPLY = 2.8e12  # multiplications/s per SM whose tiles have few rows
+_MERGE_S = 0.55e-6  # to wait for a partial sum
+_LATE_S = 0.3e-6  # added if shares are uneven: then some partial sums are late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,8 @@ class FewRowsConfig:
         No more than needed: the next kernel's programs start beside these, or not at all.
         """
         if self.half == 64:
-            return 96 if rows_pad <= 64 else 128
-        return 112 if rows_pad <= 64 else 136
+            return 96 if rows_pad <= 64 else 128 if rows_pad <= 160 else 136
+        return 112 if rows_pad <= 64 else 136 if rows_pad <= 128 else 168
 
     def partial_values(self, rows_pad: int) -> int:
         """float32s of the partial sums that programs store for other programs."""
@@ -70,16 +71,14 @@ class FewRowsConfig:
 
 def pad_rows(rows: int) -> int:
     """Padded rows: columns of the tensor cores' product."""
-    return max(8, 1 << (rows - 1).bit_length())
+    return next(size for size in CLASSES if size >= rows)
 
 
-def boxes_for(rows: int, rows_pad: int, *, chunk_bytes: int) -> tuple[int, int]:
-    """How rows are loaded into a stage: (rows of a box, boxes). Padding costs time to load, so of
-    128 rows the last quarter is left out if it is none but padding. Only where boxes are contiguous
-    in shared memory: if a chunk of a row is as wide as the swizzle."""
-    if rows_pad == MAX_ROWS and rows <= MAX_ROWS * 3 // 4 and chunk_bytes == _SWIZZLE_BYTES:
-        return MAX_ROWS // 4, 3
-    return rows_pad, 1
+def parts_of(rows_pad: int) -> tuple[int, int]:
+    """(first, rest) padded rows that are multiplied by themselves, as Triton's tensors are as wide
+    as a power of two: 96 are 64 and 32. Rest 0: all are the first part."""
+    first = 1 << (rows_pad.bit_length() - 1)
+    return first, rows_pad - first
 
 
 def stages_for(weights: int, block_in: int, rows_pad: int, ring_bytes: int = RING_BYTES) -> int:
@@ -108,18 +107,16 @@ def candidates(
             continue
         weights = half * (1 + pair)
         block_in = 128 if rows_pad <= 64 else 64
-        if stages_for(weights, block_in, rows_pad, ring_bytes) < _LEAST_STAGES:
-            block_in = 64
+        while stages_for(weights, block_in, rows_pad, ring_bytes) < _LEAST_STAGES:
+            block_in //= 2
         stages = stages_for(weights, block_in, rows_pad, ring_bytes)
-        if stages < _LEAST_STAGES:
-            continue
         n_tiles = -(-outer // (half if gated else weights))
         whole = FewRowsConfig(
             half=half, pair=pair, block_in=block_in, stages=stages, split=False,
             programs=-(-n_tiles // -(-n_tiles // cores)),
         )  # fmt: skip
         yield whole
-        if half == 128:
+        if weights > 128:
             continue  # its partial sums are too large
         most = min(cores, n_tiles * -(-inner // block_in))
         for programs in sorted({most, most - most % n_tiles} - {0}):

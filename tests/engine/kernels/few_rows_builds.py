@@ -11,7 +11,7 @@ from twolane.engine.kernels.products.few_rows_plan import config_for, pad_rows
 from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.model_files.fp8 import Fp8Rows
 
-ROWS = (8, 32, 64, 128)  # and 96, whose rows are loaded in three boxes
+ROWS = (8, 32, 64, 80, 96, 128, 160, 192)
 HIDDEN, QKV, UNITS, VOCABULARY = 4096, 6144, 14_336, 128_256
 FEW = 128  # outputs of a launch: of a build, no more matters than the configuration for all of them
 
@@ -19,11 +19,7 @@ FEW = 128  # outputs of a launch: of a build, no more matters than the configura
 def streamed_launches() -> dict[str, Callable[[], object]]:
     """By name: those that add to the residual stream, those that norm what they read, and those of
     plain and of FP8 rows that do neither."""
-    made: dict[str, Callable[[], object]] = {
-        "streamed out 96": partial(_plain, 96, HIDDEN),
-        "streamed adding 96": partial(_adding, 96, HIDDEN),
-        "streamed gated norming 96": partial(_norming, 96, UNITS, gated=True),
-    }
+    made: dict[str, Callable[[], object]] = {}
     for n in ROWS:
         made |= {
             f"streamed out {n}": partial(_plain, n, HIDDEN),
@@ -34,8 +30,8 @@ def streamed_launches() -> dict[str, Callable[[], object]]:
             f"streamed norming {n}": partial(_norming, n, QKV),
             f"streamed gated norming {n}": partial(_norming, n, UNITS, gated=True),
         }
-    made |= {f"streamed fp8 {n}": partial(_fp8, n, 2 * UNITS) for n in (8, 128)}
-    gated = {n: partial(_fp8, n, UNITS, gated=True) for n in (8, 96, 128)}
+    made |= {f"streamed fp8 {n}": partial(_fp8, n, 2 * UNITS) for n in (8, 80, 128, 192)}
+    gated = {n: partial(_fp8, n, UNITS, gated=True) for n in (8, 96, 128, 160, 192)}
     return made | {f"streamed gated fp8 {n}": launch for n, launch in gated.items()}
 
 

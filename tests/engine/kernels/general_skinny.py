@@ -33,7 +33,7 @@ def general_skinny(
     """As `skinny`, of any dtype."""
     rows, inner = x.shape
     config = config or config_for(rows, out.shape[1], inner, gated=gated)
-    rows_pad = max(16, pad_rows(rows))
+    rows_pad = max(16, 1 << (pad_rows(rows) - 1).bit_length())  # in one part
     arguments = checked_arguments(
         x, weight, out=out, sums=sums, bias=bias, gated=gated, residual=residual, config=config,
         rows_pad=rows_pad,

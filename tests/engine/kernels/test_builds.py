@@ -112,17 +112,18 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
     built: Facts,
 ) -> None:
     streamed = of(built, "streamed")
-    assert len(streamed) == 36
+    assert len(streamed) == 65
     for fact in streamed:
         assert fact["wgmma"] > 0, fact
         assert fact["mma"] == 0, fact
         assert fact["tensor_copies"] >= 3, fact  # rows; weights, before the wait and after it
         # Room for a norm's program, which the next launch needs while this one still runs.
         assert fact["shared_bytes"] <= 215 * 1024, fact
-        assert fact["registers"] <= 136, fact
+        assert fact["registers"] <= 168, fact
     assert all(fact["tensor_copies"] >= 5 for fact in of(built, "streamed gated"))  # and of ups
-    (boxes,), (box,) = built["streamed out 96"], built["streamed out 128"]
-    assert boxes["tensor_copies"] == box["tensor_copies"] + 2  # rows in three boxes
+    (parts,), (part,) = built["streamed out 96"], built["streamed out 128"]
+    assert parts["tensor_copies"] == part["tensor_copies"] + 2  # rows in three boxes
+    assert parts["wgmma"] == 2 * part["wgmma"]  # of 64 rows, and of 32
 
 
 def test_products_of_many_rows_bring_and_take_all_by_tensor_copies(built: Facts) -> None:

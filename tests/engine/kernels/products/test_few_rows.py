@@ -14,13 +14,15 @@ from tests.engine.kernels.general_skinny import general_skinny
 from twolane.engine.kernels.products import few_rows_launch
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
+    CLASSES,
+    MAX_ROWS,
     PARTIAL_VALUES,
     RING_BYTES,
     FewRowsConfig,
-    boxes_for,
     candidates,
     config_for,
     pad_rows,
+    parts_of,
     tiles_for,
 )
 from twolane.engine.kernels.products.row_padding import padded_empty, rows_with_padding
@@ -159,7 +161,7 @@ def test_what_would_wait_for_ever_is_refused(refused: FewRowsConfig) -> None:
 
 
 @pytest.mark.parametrize(("outer", "inner", "gated"), SHAPES)
-@pytest.mark.parametrize("rows", [1, 8, 9, 31, 64, 65, 128])
+@pytest.mark.parametrize("rows", [1, 8, 9, 31, 64, 65, 128, 192])
 @pytest.mark.parametrize("ring_bytes", [104 * 1024, RING_BYTES])
 def test_a_plan_covers_every_chunk_within_a_multiprocessor(
     outer: int, inner: int, gated: bool, rows: int, ring_bytes: int
@@ -186,12 +188,13 @@ def test_values_of_one_byte_are_planned_as_half_as_many_of_two() -> None:
         assert cut == replace(wide, block_in=2 * wide.block_in)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 9, 65, 80, 128, 129])
+@pytest.mark.parametrize("rows", [1, 8, 9, 65, 80, 128, 129, 192, 193])
 def test_rows_are_read_with_the_padding_behind_them_and_not_beyond_it(rows: int) -> None:
     x = padded_empty(torch.empty(0), rows, 16)
     assert x.shape == (rows, 16)
     assert x.is_contiguous()
-    assert rows_with_padding(x, pad_rows(rows)) == (pad_rows(rows) if rows <= 128 else rows)
+    padded = pad_rows(rows) if rows <= MAX_ROWS else rows
+    assert rows_with_padding(x, padded) == padded
     assert x.untyped_storage().nbytes() == rows_with_padding(x, 1 << 20) * 16 * 4
 
 
@@ -201,20 +204,25 @@ def test_rows_without_padding_are_read_alone() -> None:
     assert rows_with_padding(torch.empty(6, 32)[:5, 16:], 8) == 6
 
 
-@pytest.mark.parametrize("rows", [1, 8, 64, 65, 80, 96, 97, 128])
+def test_padded_rows_are_one_power_of_two_or_two_in_whole_boxes() -> None:
+    for rows in range(1, MAX_ROWS + 1):
+        padded = pad_rows(rows)
+        assert padded in CLASSES
+        assert rows <= padded < max(2 * rows, 9)
+        first, rest = parts_of(padded)
+        assert first + rest == padded
+        for part in (first, rest):
+            assert part & (part - 1) == 0, "Triton's tensors are as wide as a power of two"
+        assert not rest or first % rest == 0, "boxes as high as the rest"
+
+
+@pytest.mark.parametrize("rows", [65, 80, 96, 97, 128, 160, 192])
 @pytest.mark.parametrize("itemsize", [1, 2])
-def test_every_row_is_in_a_box_and_of_padding_less_than_a_box(rows: int, itemsize: int) -> None:
-    """Several boxes lie one behind the other only as wide as the swizzle."""
-    for wide in (128, 256):
-        box, boxes = boxes_for(rows, pad_rows(rows), chunk_bytes=wide)
-        assert rows <= box * boxes <= pad_rows(rows)
-        assert pad_rows(rows) % box == 0
-        assert boxes == 1 or (wide == 128 and box * (boxes - 1) < rows)
-        assert boxes == (3 if wide == 128 and 64 < rows <= 96 else 1)
-    for shape in SHAPES:
-        outer, inner, gated = shape
+def test_a_chunk_of_many_rows_is_as_wide_as_the_swizzle(rows: int, itemsize: int) -> None:
+    """Else boxes would not lie one behind the other."""
+    for outer, inner, gated in SHAPES:
         cut = config_for(rows, outer, inner, gated=gated, itemsize=itemsize)
-        assert rows <= 64 or cut.block_in * itemsize == 128, "where it was measured"
+        assert cut.block_in * itemsize == 128
 
 
 def test_a_second_launch_of_a_variant_goes_to_its_compiled_kernel_with_the_same_arguments(

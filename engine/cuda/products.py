@@ -57,6 +57,7 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
 EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 EXACT_ONE_TILE = 384
+EXACT_STREAMED_ROWS = 96  # up to here our own kernel is faster than tiles, though no tile is shared
 Rows = Matrix | Unnormed  # what products read
 
 
@@ -76,7 +77,7 @@ class Products:
         exact     streamed (**); silu, if gated   tiles of the library's product
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
-    (**) In the order of the inputs, if the library's tall tiles give the same bits; else tiles.
+    (**) Up to 96 rows, in the order of the inputs, if the library's tall tiles give the same bits.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class Products:
         """Exact mode: find the tiles, and whether to stream few rows, that treat all rows alike."""
         if self._tiled is not None:
             streams = self._config(weight[:1], len(weight), gated=False) is not None
-            self._tiled.probe(weight, self._stream_apart if streams else None, CLASSES)
+            heights = tuple(n for n in CLASSES if n <= EXACT_STREAMED_ROWS)
+            self._tiled.probe(weight, self._stream_apart if streams else None, heights)
 
     def __call__(
         self, x: Rows, weight: Matrix, bias: torch.Tensor | None, *, pdl: int
@@ -212,7 +214,8 @@ class Products:
     def _streams(self, x: torch.Tensor) -> bool:
         """Whether our own kernel of few rows applies to x."""
         rows, inner = x.shape
-        if self._tuning.library_products or rows > STREAMED_ROWS:
+        most = STREAMED_ROWS if self._tiled is None else EXACT_STREAMED_ROWS
+        if self._tuning.library_products or rows > most:
             return False
         return inner * x.itemsize % 16 == 0 and can_stream(x)
 

@@ -17,7 +17,7 @@ import torch
 from tests.gpu.rows import PAGES_A_ROW, Row, answer_all, engine_of, params_of, prompt_of
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.memory import tensor_of
-from twolane.engine.cuda.products import UNSCALED_ROWS, Products
+from twolane.engine.cuda.products import STREAMED_ROWS, UNSCALED_ROWS, Products
 from twolane.engine.errors import EngineConfigError
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pages.page_copy import copy_pages
@@ -97,7 +97,9 @@ def test_products_of_fp8_weights_match_float64(n: int, outer: int, inner: int) -
     assert relative_error(out, expected) < 6e-3  # sums inside the tensor cores keep fewer bits
 
 
-@pytest.mark.parametrize("n", [128, 129, 160, 256, 300, UNSCALED_ROWS, UNSCALED_ROWS + 1])
+@pytest.mark.parametrize(
+    "n", [STREAMED_ROWS, STREAMED_ROWS + 1, 256, 300, UNSCALED_ROWS, UNSCALED_ROWS + 1]
+)
 @pytest.mark.parametrize(("outer", "inner"), [(4096, 4096), (4096, 14336), (80, 48)])
 def test_sums_that_a_norm_scales_match_float64(n: int, outer: int, inner: int) -> None:
     """Rows and outputs of very different sizes."""
@@ -107,7 +109,7 @@ def test_sums_that_a_norm_scales_match_float64(n: int, outer: int, inner: int) -
     norm = torch.rand(outer, device=CUDA, dtype=BF16) + 0.5
     out = torch.full((n, outer), torch.nan, device=CUDA, dtype=BF16)
     sums = Products(exact=False).for_norm(x, weight, None, pdl=0)
-    assert isinstance(sums, Unscaled) == (128 < n <= UNSCALED_ROWS)
+    assert isinstance(sums, Unscaled) == (STREAMED_ROWS < n <= UNSCALED_ROWS)
     rms_norm(sums, norm, out=out, epsilon=1e-9)
     wide = rows_of(x).dequantise().double() @ weight.dequantise().double().t()
     expected, _ = reference_rms_norm(wide, norm, 1e-9)

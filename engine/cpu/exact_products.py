@@ -143,7 +143,7 @@ def heights_like(
     expected: torch.Tensor, function: _RowFunction, x: torch.Tensor, heights: tuple[int, ...]
 ) -> list[int]:
     """The heights for which `function`, applied to `x` in slices of that height, gives the
-    `expected` rows bit for bit."""
+    `expected` rows bit for bit: those of them that whole slices cover."""
     agreed = []
     for height in heights:
         found = _by(function, x, height)

@@ -11,7 +11,8 @@ from twolane.engine.kernels.launch import card_of
 from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
-    CLASSES,
+    MAX_ROWS,
+    PADDED_ROWS,
     FewRowsConfig,
     config_for,
     pad_rows,
@@ -26,7 +27,7 @@ from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
 
-STREAMED_ROWS = CLASSES[-1]  # up to here our own kernel is faster than cuBLAS
+STREAMED_ROWS = MAX_ROWS  # up to here our own kernel is faster than cuBLAS
 ADDED_ROWS = 96  # up to here products that add to the residual are faster than a norm's launch
 UNSCALED_ROWS = 384  # up to here, and beyond STREAMED_ROWS, cuBLAS is faster without scales
 MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the card
@@ -47,9 +48,6 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
     ),
     (128, 3584, 18_944, False, 2): FewRowsConfig(
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
-    ),
-    (128, 4096, 14_336, False, 1): FewRowsConfig(
-        half=64, pair=False, block_in=128, stages=8, split=True, programs=128
     ),
 }
 # Rows per tile in exact mode, those of buckets of decode rows among them. 128 is the reference
@@ -77,7 +75,8 @@ class Products:
         exact     streamed (**); silu, if gated   tiles of the library's product
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
-    (**) Up to 96 rows, in the order of the inputs, if the library's tall tiles give the same bits.
+    (**) Up to 96 rows, in the order of the inputs, if the library's tall tiles give the same bits;
+    else tiles.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class Products:
         """Exact mode: find the tiles, and whether to stream few rows, that treat all rows alike."""
         if self._tiled is not None:
             streams = self._config(weight[:1], len(weight), gated=False) is not None
-            heights = tuple(n for n in CLASSES if n <= EXACT_STREAMED_ROWS)
+            heights = tuple(n for n in PADDED_ROWS if n <= EXACT_STREAMED_ROWS)
             self._tiled.probe(weight, self._stream_apart if streams else None, heights)
 
     def __call__(

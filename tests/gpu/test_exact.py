@@ -182,3 +182,4 @@ def test_few_rows_are_streamed_with_the_bits_of_the_librarys_tiles(
     assert streamed == list(sizes)
     for n in (97, 128, 129, 160, 200, 300):
         assert torch.equal(products(x[:n], weight, None, pdl=0), whole[:n]), n
+    assert streamed == list(sizes)

@@ -1,8 +1,8 @@
 """Which warm-up passes cover every kernel variant and graph that later steps may need.
 
 A kernel's variants depend on classes of row counts, not on each count: products of few rows are
-built for a few sizes (`CLASSES` in `twolane.engine.kernels.products.few_rows_plan`), decode plans
-for powers of two, decode graphs for buckets. So one pass per class covers all of its kind.
+built for `PADDED_ROWS` of `twolane.engine.kernels.products.few_rows_plan`, decode plans for powers
+of two, decode graphs for buckets. So one pass per class covers all of its kind.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from twolane.engine.cuda.plans import BUCKETS, MAX_ROWS, PROMPT_BUCKETS, prompt_bucket_for
 from twolane.engine.cuda.products import MANY_ROWS, STREAMED_ROWS
-from twolane.engine.kernels.products.few_rows_plan import CLASSES as FEW_ROWS
+from twolane.engine.kernels.products.few_rows_plan import PADDED_ROWS
 
 # For passes without a graph, by tokens or sampled rows: the largest of every class of products.
-CLASSES: tuple[int, ...] = (1, 2, *FEW_ROWS, 2 * STREAMED_ROWS)
+CLASSES: tuple[int, ...] = (1, 2, *PADDED_ROWS, 2 * STREAMED_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

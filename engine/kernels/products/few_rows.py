@@ -126,7 +126,6 @@ def checked_arguments(
     n_out = out.shape[1]
     n_tiles = tiles_for(n_out, config, gated=gated)
     assert config.pair or not gated
-    assert 1 <= rows <= MAX_ROWS
     assert weight.shape == (n_out * (1 + gated), inner)
     assert len(out) == rows
     values, weights = _values(x), _values(weight)

@@ -141,21 +141,23 @@ def _multiply(
     SCALED: gl.constexpr, NORMED: gl.constexpr, ADDS: gl.constexpr, WARPS: gl.constexpr,
     PDL: gl.constexpr,
 ):  # fmt: skip
-    ALL: gl.constexpr = ROWS + REST
-    LEFT: gl.constexpr = REST if REST else ROWS  # a width that exists, where there is no rest
+    ROWS_PAD: gl.constexpr = ROWS + REST
+    REST_WIDTH: gl.constexpr = REST if REST else ROWS  # a width that exists, where there is no rest
     DEPTH: gl.constexpr = 256 // rows.dtype.primitive_bitwidth  # of one product: 32 bytes
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, ROWS, DEPTH])
-    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS, 1], [16, LEFT, DEPTH])
+    REST_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [WARPS, 1], [16, REST_WIDTH, DEPTH]
+    )
     AT_ONCE: gl.constexpr = (1 + PAIR) * (2 if REST else 1)  # products of a chunk
     if PDL:
         gdc_wait()
     if PDL == 1:
         gdc_launch_dependents()
     if NORMED:
-        find_factors(squares, factors, n_parts, mean_share, epsilon, 0, ROWS, ALL, WARPS)
+        find_factors(squares, factors, n_parts, mean_share, epsilon, 0, ROWS, ROWS_PAD, WARPS)
         if REST:
             find_factors(
-                squares, rest_factors, n_parts, mean_share, epsilon, ROWS, REST, ALL, WARPS
+                squares, rest_factors, n_parts, mean_share, epsilon, ROWS, REST, ROWS_PAD, WARPS
             )
     if SCALED:
         hold_scales(row_scales, factors, n_rows, 0, ROWS, WARPS)
@@ -193,8 +195,8 @@ def _multiply(
                 )  # fmt: skip
         low = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
         high = gl.zeros([HALF, ROWS], gl.float32, LAYOUT)
-        rest_low = gl.zeros([HALF, LEFT], gl.float32, REST_LAYOUT)
-        rest_high = gl.zeros([HALF, LEFT], gl.float32, REST_LAYOUT)
+        rest_low = gl.zeros([HALF, REST_WIDTH], gl.float32, REST_LAYOUT)
+        rest_high = gl.zeros([HALF, REST_WIDTH], gl.float32, REST_LAYOUT)
         # Wait for each chunk's products after issuing the next chunk's.
         for chunk in range(begin, end):
             slot = done % STAGES
@@ -243,13 +245,13 @@ def _multiply(
                 add(
                     low, high, held_low, held_high, norm_low, norm_high, tile, first_low,
                     first_high, out, bias, residual, squares, n_rows, n_out,
-                    HALF, 0, ROWS, ALL, PAIR, BIASED, LAYOUT, WARPS,
+                    HALF, 0, ROWS, ROWS_PAD, PAIR, BIASED, LAYOUT, WARPS,
                 )  # fmt: skip
                 if REST:
                     add(
                         rest_low, rest_high, rest_held_low, rest_held_high, norm_low, norm_high,
                         tile, first_low, first_high, out, bias, residual, squares, n_rows, n_out,
-                        HALF, ROWS, REST, ALL, PAIR, BIASED, REST_LAYOUT, WARPS,
+                        HALF, ROWS, REST, ROWS_PAD, PAIR, BIASED, REST_LAYOUT, WARPS,
                     )  # fmt: skip
             else:
                 finish(
@@ -266,19 +268,19 @@ def _multiply(
 @gluon.jit
 def _wait(
     low, high, rest_low, rest_high,
-    LEFT: gl.constexpr, PAIR: gl.constexpr, REST: gl.constexpr,
+    UNDER_WAY: gl.constexpr, PAIR: gl.constexpr, REST: gl.constexpr,
 ):  # fmt: skip
-    """The sums, when at most LEFT products are still under way."""
+    """The sums, when at most UNDER_WAY products are still under way."""
     if PAIR and REST:
         low, high, rest_low, rest_high = warpgroup_mma_wait(
-            LEFT, deps=[low, high, rest_low, rest_high]
+            UNDER_WAY, deps=[low, high, rest_low, rest_high]
         )
     elif PAIR:
-        low, high = warpgroup_mma_wait(LEFT, deps=[low, high])
+        low, high = warpgroup_mma_wait(UNDER_WAY, deps=[low, high])
     elif REST:
-        low, rest_low = warpgroup_mma_wait(LEFT, deps=[low, rest_low])
+        low, rest_low = warpgroup_mma_wait(UNDER_WAY, deps=[low, rest_low])
     else:
-        low = warpgroup_mma_wait(LEFT, deps=[low])
+        low = warpgroup_mma_wait(UNDER_WAY, deps=[low])
     return low, high, rest_low, rest_high
 
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 RING_BYTES = 200 * 1024  # of 227 KiB; the rest transposes answers and serves small kernels
-CLASSES = (8, 16, 32, 64, 80, 96, 128, 160, 192)  # padded rows: columns of the product
-MAX_ROWS = CLASSES[-1]  # of more, registers hold no sums of gates and ups
+PADDED_ROWS = (8, 16, 32, 64, 80, 96, 128, 160, 192)  # columns of the tensor cores' product
+MAX_ROWS = PADDED_ROWS[-1]  # of more, registers hold no sums of gates and ups
 PARTIAL_VALUES = 6 << 20  # float32s of partial sums
-TILES = ((64, False), (64, True), (128, False), (128, True))  # half, pair
+TILES = ((64, False), (64, True), (128, True))  # half, pair
 _LEAST_STAGES = 3
+_LEAST_BLOCK_IN = 32
 SWIZZLE_BYTES = 128
 # Fitted to an H200, where the choice is nearly always within 2 % of the fastest. Bytes/s:
 _READ = 4.75e12  # from memory
@@ -62,7 +63,7 @@ class FewRowsConfig:
         """
         if self.half == 64:
             return 96 if rows_pad <= 64 else 128 if rows_pad <= 160 else 136
-        return 112 if rows_pad <= 64 else 136 if rows_pad <= 128 else 168
+        return 112 if rows_pad <= 64 else 136
 
     def partial_values(self, rows_pad: int) -> int:
         """float32s of the partial sums that programs store for other programs."""
@@ -70,8 +71,9 @@ class FewRowsConfig:
 
 
 def pad_rows(rows: int) -> int:
-    """Padded rows: columns of the tensor cores' product."""
-    return next(size for size in CLASSES if size >= rows)
+    """The fewest padded rows. Asserted: 1 to MAX_ROWS rows."""
+    assert 1 <= rows <= MAX_ROWS
+    return next(size for size in PADDED_ROWS if size >= rows)
 
 
 def parts_of(rows_pad: int) -> tuple[int, int]:
@@ -103,20 +105,23 @@ def candidates(
     """All reasonable configurations: `outer` outputs (units, if gated) of `inner` inputs."""
     rows_pad = pad_rows(rows)
     for half, pair in TILES:
-        if (gated and not pair) or (half == 128 and rows_pad < 128):
+        if (gated and not pair) or (half == 128 and rows_pad != 128):
             continue
         weights = half * (1 + pair)
         block_in = 128 if rows_pad <= 64 else 64
-        while stages_for(weights, block_in, rows_pad, ring_bytes) < _LEAST_STAGES:
-            block_in //= 2
         stages = stages_for(weights, block_in, rows_pad, ring_bytes)
+        while stages < _LEAST_STAGES and block_in > _LEAST_BLOCK_IN:
+            block_in //= 2
+            stages = stages_for(weights, block_in, rows_pad, ring_bytes)
+        if stages < _LEAST_STAGES:
+            continue
         n_tiles = -(-outer // (half if gated else weights))
         whole = FewRowsConfig(
             half=half, pair=pair, block_in=block_in, stages=stages, split=False,
             programs=-(-n_tiles // -(-n_tiles // cores)),
         )  # fmt: skip
         yield whole
-        if weights > 128:
+        if half == 128:
             continue  # its partial sums are too large
         most = min(cores, n_tiles * -(-inner // block_in))
         for programs in sorted({most, most - most % n_tiles} - {0}):

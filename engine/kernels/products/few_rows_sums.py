@@ -147,17 +147,17 @@ def finish(
 @gluon.jit
 def find_factors(
     squares, factors, n_parts, mean_share, epsilon,
-    FIRST: gl.constexpr, ROWS: gl.constexpr, ALL: gl.constexpr, WARPS: gl.constexpr,
+    FIRST: gl.constexpr, ROWS: gl.constexpr, ROWS_PAD: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Into `factors` [ROWS] of shared memory: of each row from FIRST on 1 / sqrt(mean of squares +
-    epsilon), from the sums of squares `[n_parts, ALL]`, added in a fixed order."""
+    epsilon), from the sums of squares `[n_parts, ROWS_PAD]`, added in a fixed order."""
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [4, 8], [1, WARPS], [1, 0])
     PARTS: gl.constexpr = 64 if ROWS <= 64 else 32  # at once: as many as registers hold
     row = FIRST + gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     nth = gl.arange(0, PARTS, layout=gl.SliceLayout(1, LAYOUT))[:, None]
     total = gl.zeros([ROWS], gl.float32, gl.SliceLayout(0, LAYOUT))
     for part in range(0, n_parts, PARTS):
-        at = squares + (part + nth) * ALL + row
+        at = squares + (part + nth) * ROWS_PAD + row
         total += gl.sum(gl.load(at, mask=part + nth < n_parts, other=0.0), 0)
     of_rows = gl.rsqrt(total * mean_share + epsilon)
     factors.store(of_rows)
@@ -240,7 +240,7 @@ def _add_half(
 def add(
     low, high, held_low, held_high, norm_low, norm_high, tile, first_low, first_high, out, bias,
     residual, squares, n_rows, n_out,
-    HALF: gl.constexpr, FIRST: gl.constexpr, ROWS: gl.constexpr, ALL: gl.constexpr,
+    HALF: gl.constexpr, FIRST: gl.constexpr, ROWS: gl.constexpr, ROWS_PAD: gl.constexpr,
     PAIR: gl.constexpr, BIASED: gl.constexpr, LAYOUT: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Instead of `finish`: residual = what was held of it + the tile, rounded as if it was stored;
@@ -260,4 +260,4 @@ def add(
             HALF, FIRST, ROWS, WARPS,
         )  # fmt: skip
     row = FIRST + gl.arange(0, ROWS, layout=gl.SliceLayout(0, WIDE))
-    gl.store(squares + tile * ALL + row, total)
+    gl.store(squares + tile * ROWS_PAD + row, total)

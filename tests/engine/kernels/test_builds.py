@@ -119,7 +119,7 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
         assert fact["tensor_copies"] >= 3, fact  # rows; weights, before the wait and after it
         # Room for a norm's program, which the next launch needs while this one still runs.
         assert fact["shared_bytes"] <= 215 * 1024, fact
-        assert fact["registers"] <= 168, fact
+        assert fact["registers"] <= 136, fact
     assert all(fact["tensor_copies"] >= 5 for fact in of(built, "streamed gated"))  # and of ups
     (parts,), (part,) = built["streamed out 96"], built["streamed out 128"]
     assert parts["tensor_copies"] == part["tensor_copies"] + 2  # rows in three boxes

@@ -14,7 +14,6 @@ from tests.engine.kernels.general_skinny import general_skinny
 from twolane.engine.kernels.products import few_rows_launch
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
-    CLASSES,
     MAX_ROWS,
     PARTIAL_VALUES,
     RING_BYTES,
@@ -204,25 +203,35 @@ def test_rows_without_padding_are_read_alone() -> None:
     assert rows_with_padding(torch.empty(6, 32)[:5, 16:], 8) == 6
 
 
-def test_padded_rows_are_one_power_of_two_or_two_in_whole_boxes() -> None:
-    for rows in range(1, MAX_ROWS + 1):
-        padded = pad_rows(rows)
-        assert padded in CLASSES
-        assert rows <= padded < max(2 * rows, 9)
-        first, rest = parts_of(padded)
-        assert first + rest == padded
-        for part in (first, rest):
-            assert part & (part - 1) == 0, "Triton's tensors are as wide as a power of two"
-        assert not rest or first % rest == 0, "boxes as high as the rest"
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [(1, (8, 0)), (9, (16, 0)), (64, (64, 0)), (65, (64, 16)), (80, (64, 16)), (81, (64, 32)),
+     (97, (128, 0)), (129, (128, 32)), (161, (128, 64)), (192, (128, 64))],
+)  # fmt: skip
+def test_rows_are_padded_to_one_power_of_two_or_two(rows: int, parts: tuple[int, int]) -> None:
+    assert parts_of(pad_rows(rows)) == parts
+    assert rows <= sum(parts) <= max(8, 4 * rows / 3, 2 * rows * (rows <= 64))
+
+
+@pytest.mark.parametrize("rows", [0, MAX_ROWS + 1])
+def test_rows_that_no_build_takes_are_refused(rows: int) -> None:
+    with pytest.raises(AssertionError):
+        pad_rows(rows)
 
 
 @pytest.mark.parametrize("rows", [65, 80, 96, 97, 128, 160, 192])
 @pytest.mark.parametrize("itemsize", [1, 2])
 def test_a_chunk_of_many_rows_is_as_wide_as_the_swizzle(rows: int, itemsize: int) -> None:
-    """Else boxes would not lie one behind the other."""
     for outer, inner, gated in SHAPES:
         cut = config_for(rows, outer, inner, gated=gated, itemsize=itemsize)
         assert cut.block_in * itemsize == 128
+
+
+def test_parts_are_refused_where_their_boxes_would_not_lie_one_behind_the_other() -> None:
+    x, weight = torch.randn(80, 512), torch.randn(64, 512)
+    wide = FewRowsConfig(half=64, pair=False, block_in=64, stages=2, split=False, programs=1)
+    with pytest.raises(AssertionError, match="one behind the other"):
+        few_rows_product(x, weight, out=torch.empty(80, 64), sums=PartialSums("cpu"), config=wide)
 
 
 def test_a_second_launch_of_a_variant_goes_to_its_compiled_kernel_with_the_same_arguments(

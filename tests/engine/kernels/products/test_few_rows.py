@@ -210,7 +210,8 @@ def test_rows_without_padding_are_read_alone() -> None:
 )  # fmt: skip
 def test_rows_are_padded_to_one_power_of_two_or_two(rows: int, parts: tuple[int, int]) -> None:
     assert parts_of(pad_rows(rows)) == parts
-    assert rows <= sum(parts) <= max(8, 4 * rows / 3, 2 * rows * (rows <= 64))
+    most = 2 * rows if rows <= 64 else 4 * rows / 3
+    assert rows <= sum(parts) <= max(8, most)
 
 
 @pytest.mark.parametrize("rows", [0, MAX_ROWS + 1])

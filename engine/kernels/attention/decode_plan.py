@@ -4,6 +4,9 @@
     row 1   |-- 3 --|                         all KV heads of an item run in parallel
     row 2   |-- 4 --|-- 5 --|
 
+Items of longer rows come first, and programs start in the order of items: those that start last,
+when others find nothing more to do, are short.
+
 The plan is computed on the device. One launch per step serves every layer (of one window size), and
 a CUDA graph can contain it, since it reads lengths from device memory and writes to fixed
 addresses.
@@ -26,6 +29,15 @@ RECORD = 8
 _SEARCH_STEPS = 17  # pages of a row < 2 ** 17
 
 
+@triton.jit
+def _pages(lengths, row, n_rows, window, PAGE: tl.constexpr):
+    """Of each row: its length, the first page that is read, and how many are."""
+    length = tl.load(lengths + row, mask=row < n_rows, other=0)
+    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
+    first = lowest // PAGE
+    return length, first, tl.cdiv(length, PAGE) - first
+
+
 @triton.jit(do_not_specialize=["n_rows", "window", "max_items", "table_stride"])
 def _plan_kernel(
     lengths,
@@ -43,10 +55,10 @@ def _plan_kernel(
     RECORD: tl.constexpr,
 ):
     row = tl.arange(0, ROWS)
-    length = tl.load(lengths + row, mask=row < n_rows, other=0)
-    lowest = tl.where(window > 0, tl.maximum(length - window, 0), 0)
-    first = lowest // PAGE
-    pages = tl.cdiv(length, PAGE) - first
+    _, _, pages = _pages(lengths, row, n_rows, window, PAGE)
+    # Rows of most pages first, and in their order where these are equal.
+    row = ROWS - 1 - tl.sort(pages * ROWS + (ROWS - 1 - row), descending=True) % ROWS
+    length, first, pages = _pages(lengths, row, n_rows, window, PAGE)
     if FIXED > 0:
         each = tl.where(pages > 0, FIXED, FIXED)
     else:
@@ -186,7 +198,7 @@ def reference_plan(
     while not fixed_pages and sum(-(-p // each) for p in pages) > max_items:
         each += 1
     records: list[tuple[int, ...]] = []
-    for row, count in enumerate(pages):
+    for row, count in sorted(enumerate(pages), key=lambda row_count: -row_count[1]):
         size = fixed_pages or max(-(-count // max(-(-count // each), 1)), 1)
         n, start = -(-count // size), len(records)
         for j in range(n):

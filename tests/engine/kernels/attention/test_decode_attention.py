@@ -123,6 +123,7 @@ def test_fixed_splits_match_float64() -> None:
         ([64 * 7 + 1, 0, 130], 3, 0, 0),
         ([1000, 2000, 10], 16, 300, 0),
         ([1000, 64, 0, 2000], 64, 0, 3),
+        ([65 * (i % 7) for i in range(40)], 60, 0, 0),
     ],
 )
 def test_the_devices_plan_is_the_references_and_covers_each_page_once(
@@ -146,6 +147,8 @@ def test_the_devices_plan_is_the_references_and_covers_each_page_once(
     assert plan.total.item() == len(expected)
     records = plan.items[: len(expected)].tolist()
     assert [tuple(r[:6]) for r in records] == expected
+    pages = [r[2] - r[1] for r in records if r[5] == 1]
+    assert pages == sorted(pages, reverse=True), "what starts last should be short"
     assert [r[6] for r in records] == [tables[r[0], r[1]].item() for r in records]
     for row, n in enumerate(lengths):
         own = [r for r in expected if r[0] == row]

@@ -9,10 +9,10 @@
     writing      told -> written             the last of the step's tokens
     receiving    written -> received         by the last client
 
-Writes over HTTP leave no stamps: they count as receiving. Writing that lasts beyond the next
-message is cut there. A step is late if the gap between its last token and the previous step's, at
-the client, exceeds the median gap by `late_ms`. The hop that most exceeds its own median is counted
-as the cause.
+Writes over HTTP leave no stamps: they count as receiving. What lasts until the router reads the
+next message, be it another worker's with a first token, is cut there. A step is late if the gap
+between its last token and the previous step's, at the client, exceeds the median gap by `late_ms`.
+The hop that most exceeds its own median is counted as the cause.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def step_times(processes: Mapping[str, Rows]) -> Times:
     if not (read[is_its][:n, 1] == shipped[:n, 1]).all():
         raise StampError("the router has read other messages than the worker has shipped")
     ends = [shipped[:n, 3], read[is_its][:n, 3], told[told[:, 2] == epoch][:n, 3]]
-    # Writes and receipts before the next message is read belong to this one: not every token that
-    # is read is written, since a decode worker repeats the first.
-    until = np.append(read[is_its][1:n, 3], np.iinfo(np.int64).max)
+    # Writes and receipts before the next message is read, of this worker or another, belong to this
+    # one: not every token that is read is written, since a decode worker repeats the first.
+    following = np.searchsorted(read[:, 3], read[is_its][:n, 3], side="right")
+    until = np.append(read[:, 3], np.iinfo(np.int64).max)[following]
     everyone = np.concatenate([*processes.values()])
     for rows in (of_stage(router, "written"), of_stage(everyone, "received")):
         last = _last_before(rows[:, 3], until) if len(rows) else ends[-1]

@@ -89,7 +89,8 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
             ring.add("shipped", n)
 
     def received(self: Any, arguments: tuple[Any, ...]) -> None:
-        ring.add("received", arguments[0])
+        if n := arguments[0]:  # an attempt's and an answer's news have none
+            ring.add("received", n)
 
     return {
         ("twolane.worker.steps.step_runner", "_Pending", "succeed"): (stamp("sampled"), None),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gaps.hops import HOPS, StampError, late_steps, pauses, step_times
+from benchmarks.gaps.hops import HOPS, StampError, late_steps, of_stage, pauses, step_times
 from benchmarks.gaps.stamps import (
     STAGES,
     Ring,
@@ -92,6 +92,20 @@ def test_without_stamps_of_writes_receiving_lasts_from_when_clients_tasks_know()
     assert hops["receiving"]["late_steps"] == 1
 
 
+def test_another_answers_first_token_is_not_the_end_of_a_step() -> None:
+    processes = scene()
+    worker = of_stage(processes["2"], "read")
+    at = int(worker[worker[:, 2] == WORKER][60, 3]) + 4_000_000  # amid step 61
+    first = [("2", "read", at), ("2", "written", at + 300_000), ("3", "received", at + 400_000)]
+    for process, stage, now in first:
+        row = np.array([[STAGES.index(stage), 1, PREFILL, now]], np.int64)
+        processes[process] = np.concatenate([processes[process], row])
+    found = late_steps(step_times(processes))
+    assert found["late_steps"] == 0
+    assert found["hops"]["writing"]["max_ms"] == pytest.approx(0.1)
+    assert found["hops"]["receiving"]["max_ms"] == pytest.approx(0.1)
+
+
 def test_messages_that_are_not_the_workers_are_refused() -> None:
     processes = scene()
     processes["2"][0, 1] += 1  # the first message that was read
@@ -167,7 +181,8 @@ def test_a_process_that_is_started_meanwhile_is_traced_and_no_other(tmp_path: Pa
         "from benchmarks.load.caller import Answer\n"
         "answer = Answer(0.0) if before else sys.exit('untraced')\n"
         "from benchmarks.gaps.stamps import STAGES, read_stamps; from pathlib import Path\n"
-        "answer.note(2, 1.0); written = Path(sys.argv[1], f'{os.getpid()}.stamps')\n"
+        "answer.note(0, 0.5); answer.note(2, 1.0)\n"
+        "written = Path(sys.argv[1], f'{os.getpid()}.stamps')\n"
         "is_there = lambda: STAGES.index('received') in read_stamps(written)[:, 0]\n"
         "while not (written.exists() and is_there()): gc.collect(); time.sleep(0.01)\n"
     )

@@ -16,6 +16,24 @@ REDRAWN = """() => {
 }"""
 
 
+# Notes of each press whether it was on a row of the list of requests.
+NOTE_PRESSES = """() => addEventListener(
+  "pointerdown", (event) => { isOnRow = event.target.closest("#requests tr") !== null; }, true,
+)"""
+
+
+def press(page: Any, row: str) -> None:
+    """Press the mouse on that row, however the page moves between the look and the press."""
+    page.evaluate(NOTE_PRESSES)
+    for _ in range(20):
+        page.hover(row)
+        page.mouse.down()
+        if page.evaluate("isOnRow"):
+            return
+        page.mouse.up()
+    raise AssertionError(f"{row} is never where it was looked for")
+
+
 def test_it_is_clicked_through_while_a_worker_is_killed(
     browser: Any, cluster: LocalCluster
 ) -> None:
@@ -40,8 +58,7 @@ def test_it_is_clicked_through_while_a_worker_is_killed(
         page.wait_for_selector(f"#events li:has-text('{epoch:016x}) is gone')")
         page.click("#show-ended")
         page.wait_for_selector("#requests .state.good")
-        page.hover("#requests tr[data-id] >> nth=0")
-        page.mouse.down()
+        press(page, "#requests tr[data-id] >> nth=0")
         page.evaluate("document.getElementById('show-ended').click()")  # as when news come just now
         page.mouse.up()
         page.wait_for_selector("#trace[open] .span")
@@ -50,8 +67,7 @@ def test_it_is_clicked_through_while_a_worker_is_killed(
         page.wait_for_selector("#trace", state="hidden")
         page.click("#show-running")
         for end in ("contextmenu", "blur"):  # no pointer that goes up may come after these
-            page.hover("#requests tr >> nth=0")
-            page.mouse.down()
+            press(page, "#requests tr >> nth=0")
             assert not page.evaluate(REDRAWN), "the row that is pressed would get no click"
             page.evaluate("end => dispatchEvent(new Event(end))", end)
             assert page.evaluate(REDRAWN), f"the press has not ended with {end}"

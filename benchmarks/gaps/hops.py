@@ -9,10 +9,11 @@
     writing      told -> written             the last of the step's tokens
     receiving    written -> received         by the last client
 
-Writes over HTTP leave no stamps: they count as receiving. What lasts until the router reads the
-next message, be it another worker's with a first token, is cut there. A step is late if the gap
-between its last token and the previous step's, at the client, exceeds the median gap by `late_ms`.
-The hop that most exceeds its own median is counted as the cause.
+Writes over HTTP leave no stamps: they count as receiving. What lasts beyond the moment when the
+router reads the next message, also another worker's with a first token, is cut there, so some
+writing is told too short. A step is late if the gap between its last token and the previous step's,
+at the client, exceeds the median gap by `late_ms`. The hop that most exceeds its own median is
+counted as the cause.
 """
 
 from __future__ import annotations

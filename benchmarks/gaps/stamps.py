@@ -3,7 +3,7 @@
     worker   submitted ... sampled -> landed -> applied -> shipped    one each per step
              posted -> announced -> joined                            per row that is handed over
     router   read -> told -> written                                  per message; per write
-    client   received                                                 per message
+    client   received                                                 per message with tokens
 
 `begin` wraps the methods at whose ends these happen, when their modules are imported: a process
 that is not traced pays nothing. Also recorded: garbage collections, and how late a thread wakes
@@ -89,7 +89,7 @@ def points(ring: Ring) -> dict[tuple[str, str, str], tuple[After | None, After |
             ring.add("shipped", n)
 
     def received(self: Any, arguments: tuple[Any, ...]) -> None:
-        if n := arguments[0]:  # an attempt's and an answer's news have none
+        if n := arguments[0]:  # messages about an attempt, or an answer's end, have no tokens
             ring.add("received", n)
 
     return {

@@ -18,7 +18,7 @@ BUCKETS: tuple[int, ...] = (
 MAX_ROWS = BUCKETS[-1]  # per pass
 STEP_ROWS = 4 * MAX_ROWS  # per step, in as many passes as needed
 # Tokens of passes that have prompts only and run as graphs. To launch their kernels one by one, the
-# host takes 12 to 26 ms, longer than the card takes for 512 tokens, and keeps the worker's event
+# host takes 12 to 34 ms, longer than the card takes for 512 tokens, and keeps the worker's event
 # loop from the interpreter meanwhile. From 512 on by the rows of a product's tile.
 PROMPT_BUCKETS: tuple[int, ...] = (16, 32, 64, 128, 192, 256, 320, 384, *range(512, 2049, 128))
 PROMPTS = 4  # most prompts in such a pass

@@ -16,20 +16,23 @@ REDRAWN = """() => {
 }"""
 
 
-# Notes of each press whether it was on a row of the list of requests.
-NOTE_PRESSES = """() => addEventListener(
-  "pointerdown", (event) => { isOnRow = event.target.closest("#requests tr") !== null; }, true,
+# Notes whether the next press is on such an element.
+NOTE_PRESS = """(wanted) => addEventListener(
+  "pointerdown",
+  (event) => { isThere = event.target.closest(wanted) !== null; },
+  { capture: true, once: true },
 )"""
 
 
 def press(page: Any, row: str) -> None:
-    """Press the mouse on that row, however the page moves between the look and the press."""
-    page.evaluate(NOTE_PRESSES)
+    """Press the mouse on such a row, however the page moves between the look and the press."""
     for _ in range(20):
-        page.hover(row)
+        page.evaluate(NOTE_PRESS, row)
+        page.hover(f"{row} >> nth=0")
         page.mouse.down()
-        if page.evaluate("isOnRow"):
+        if page.evaluate("isThere"):
             return
+        page.mouse.move(0, 0)  # so that nothing is clicked
         page.mouse.up()
     raise AssertionError(f"{row} is never where it was looked for")
 
@@ -58,7 +61,7 @@ def test_it_is_clicked_through_while_a_worker_is_killed(
         page.wait_for_selector(f"#events li:has-text('{epoch:016x}) is gone')")
         page.click("#show-ended")
         page.wait_for_selector("#requests .state.good")
-        press(page, "#requests tr[data-id] >> nth=0")
+        press(page, "#requests tr[data-id]")
         page.evaluate("document.getElementById('show-ended').click()")  # as when news come just now
         page.mouse.up()
         page.wait_for_selector("#trace[open] .span")
@@ -67,7 +70,7 @@ def test_it_is_clicked_through_while_a_worker_is_killed(
         page.wait_for_selector("#trace", state="hidden")
         page.click("#show-running")
         for end in ("contextmenu", "blur"):  # no pointer that goes up may come after these
-            press(page, "#requests tr >> nth=0")
+            press(page, "#requests tr")
             assert not page.evaluate(REDRAWN), "the row that is pressed would get no click"
             page.evaluate("end => dispatchEvent(new Event(end))", end)
             assert page.evaluate(REDRAWN), f"the press has not ended with {end}"

@@ -1,11 +1,11 @@
 """Plans which program reads which pages in a decode step: cuts rows into items of equal cost.
 
     row 0   |-- 0 --|-- 1 --|-- 2 --|         an item: some consecutive pages of one row
-    row 1   |-- 3 --|                         all KV heads of an item run in parallel
-    row 2   |-- 4 --|-- 5 --|
+    row 1   |-- 5 --|                         all KV heads of an item run in parallel
+    row 2   |-- 3 --|-- 4 --|
 
-Items of longer rows come first, and programs start in the order of items: those that start last,
-when others find nothing more to do, are short.
+Items of rows with more pages to read come first, and cards start programs about in the order of
+items: those that start last, when others find nothing more to do, are short.
 
 The plan is computed on the device. One launch per step serves every layer (of one window size), and
 a CUDA graph can contain it, since it reads lengths from device memory and writes to fixed
@@ -26,7 +26,7 @@ from twolane.engine.kernels.sizes import next_power_of_2
 
 # int32s per item: row, first page index, end index, length, row's first item, row's items, page
 RECORD = 8
-_SEARCH_STEPS = 17  # pages of a row < 2 ** 17
+_SEARCH_STEPS = 17  # pages of a row < 2 ** 17; times 2 ** 14 rows, which are sorted, fits an int32
 
 
 @triton.jit

@@ -94,8 +94,8 @@ def test_without_stamps_of_writes_receiving_lasts_from_when_clients_tasks_know()
 
 def test_another_answers_first_token_is_not_the_end_of_a_step() -> None:
     processes = scene()
-    worker = of_stage(processes["2"], "read")
-    at = int(worker[worker[:, 2] == WORKER][60, 3]) + 4_000_000  # amid step 61
+    reads = of_stage(processes["2"], "read")
+    at = int(reads[reads[:, 2] == WORKER][60, 3]) + 4_000_000  # amid step 61
     first = [("2", "read", at), ("2", "written", at + 300_000), ("3", "received", at + 400_000)]
     for process, stage, now in first:
         row = np.array([[STAGES.index(stage), 1, PREFILL, now]], np.int64)

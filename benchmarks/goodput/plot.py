@@ -168,7 +168,8 @@ def _served(
         panel.bar_label(bars, labels, fontsize="small")
     panel.set_xticks(range(len(slos)), [str(slo) for slo in slos])
     panel.set(title=f"Highest rate that {contest.config.search.share:.0%} hold", ylabel="1/s")
-    panel.legend(fontsize="small", loc="best")
+    panel.margins(y=0.25)  # for the legend, above the bars
+    panel.legend(fontsize="small", loc="upper left", ncols=2)
 
 
 def _plot_reference(

@@ -55,7 +55,7 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
 EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 EXACT_ONE_TILE = 384
-EXACT_STREAMED_ROWS = 96  # up to here our own kernel is faster than tiles, though no tile is shared
+EXACT_STREAMED_ROWS = 160  # up to here our own kernel is faster than tiles, unshared as they are
 Rows = Matrix | Unnormed  # what products read
 
 
@@ -75,7 +75,7 @@ class Products:
         exact     streamed (**); silu, if gated   tiles of the library's product
 
     (*) From 512 rows of bfloat16 without a bias: `gated_many_rows`.
-    (**) Up to 96 rows, in the order of the inputs, if the library's tall tiles give the same bits;
+    (**) Up to 160 rows, in the order of the inputs, if the library's tall tiles give the same bits;
     else tiles.
     """
 

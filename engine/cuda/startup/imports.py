@@ -4,6 +4,9 @@ main     triton, torch, the engine ------------------------------>
 card     cuInit, the card's context --->
 prepare        Triton's hash of itself, part of every name in its cache: reads 0.4 GB --->
                its module that calls the driver: built by a C compiler if not in the cache --->
+
+Python compiles torch in two seconds, at every start where its byte code is not installed and cannot
+be kept beside its source: then Triton's cache keeps it.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -12,15 +15,21 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
+
+BYTE_CODE = "python_byte_code"  # a folder in Triton's cache
 
 
 def import_engine() -> None:
     """Import the modules of a GPU engine. The card is the first one that the process may see; it
     need not work: the engine says what it misses when it is loaded."""
+    keep_byte_code("torch", _triton_cache() / BYTE_CODE)
     with _uncollected():
         threading.Thread(target=_open_card, name="open-card", daemon=True).start()
         if find_spec("triton") is not None:
@@ -31,6 +40,28 @@ def import_engine() -> None:
 
         if find_spec("triton") is not None:
             import twolane.engine.cuda.startup.load  # noqa: F401
+
+
+def keep_byte_code(package: str, folder: Path) -> None:
+    """If that package's byte code is neither there nor about to be, let this process keep all its
+    modules' in `folder`: the installation may belong to somebody else, or PYTHONDONTWRITEBYTECODE
+    be set and the installer have compiled nothing, as uv does."""
+    spec = find_spec(package)
+    if spec is None or spec.cached is None or sys.pycache_prefix is not None:
+        return
+    cached = Path(spec.cached)
+    writable = cached.parent if cached.parent.exists() else cached.parent.parent
+    if cached.exists() or not (sys.dont_write_bytecode or not os.access(writable, os.W_OK)):
+        return
+    sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
+
+
+def _triton_cache() -> Path:
+    """Where Triton keeps kernels, without importing it."""
+    if folder := os.environ.get("TRITON_CACHE_DIR"):
+        return Path(folder)
+    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
 @contextmanager

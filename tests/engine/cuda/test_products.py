@@ -103,7 +103,7 @@ def test_library_products_do_not_stream(exact: bool, streaming: list[int]) -> No
     assert streaming == []
 
 
-@pytest.mark.parametrize("other_bits", [0, 8, 96])
+@pytest.mark.parametrize("other_bits", [0, 8, 160])
 def test_exact_products_stream_if_that_gives_the_bits_of_tiles_for_each_number_of_rows(
     other_bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,19 +130,19 @@ def test_exact_products_stream_if_that_gives_the_bits_of_tiles_for_each_number_o
     products = module.Products(exact=True)
     weight, bias = torch.randn(64, 40), torch.randn(64)
     products.probe(weight)
-    assert set(rows) == {8, 16, 32, 64, 80, 96}
+    assert set(rows) == {8, 16, 32, 64, 80, 96, 128, 160}
     rows.clear()
     x = torch.randn(300, 40)
     whole = products(x, weight, bias, pdl=0)
     gated = products.gated(x, weight, bias, pdl=0)
     assert isinstance(gated, torch.Tensor)
     assert rows == []
-    for n in (1, 5, 65, 96, 97, 150):
+    for n in (1, 5, 97, 160, 161, 250):
         assert torch.equal(products(x[:n], weight, bias, pdl=0), whole[:n])
         few = products.gated(x[:n], weight, bias, pdl=0)
         assert isinstance(few, torch.Tensor)
         assert torch.equal(few, gated[:n])
-    assert rows == ([] if other_bits else [1, 1, 5, 5, 65, 65, 96, 96])
+    assert rows == ([] if other_bits else [1, 1, 5, 5, 97, 97, 160, 160])
 
 
 def test_products_for_a_norm_are_scaled_there_where_that_is_faster(streaming: list[int]) -> None:

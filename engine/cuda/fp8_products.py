@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from twolane.engine.kernels.launch import note_call
 from twolane.engine.kernels.products.row_padding import padded_fp8
 from twolane.engine.kernels.rows.quantise import quantise_rows
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix, Unscaled
@@ -29,6 +30,7 @@ def fp8_rows(x: Matrix, *, pdl: int) -> Fp8Rows:
 def fp8_product(x: Fp8Rows, weight: Fp8Rows, *, dtype: torch.dtype) -> torch.Tensor:
     """x `[n, in]` times `[out, in]` transposed: a new `[n, out]` of `dtype`."""
     if x.values.is_meta:
+        note_call(fp8_product, x, weight, dtype=dtype)
         return x.values.new_empty(len(x), len(weight), dtype=dtype)
     if x.values.device.type != "cuda":
         return torch.mm(x.dequantise(), weight.dequantise().t()).to(dtype)
@@ -48,6 +50,7 @@ def unscaled_product(
     """The same, whose reader applies the scales: cuBLAS then takes a third less time for a few
     hundred rows. `one` [] float32 is 1, on the same device."""
     if x.values.is_meta:
+        note_call(unscaled_product, x, weight, dtype=dtype, one=one)
         sums = x.values.new_empty(len(x), len(weight), dtype=dtype)
     elif x.values.device.type != "cuda":
         sums = torch.mm(x.values.float(), weight.values.float().t()).to(dtype)

@@ -7,7 +7,7 @@ import torch
 from twolane.engine.cpu.exact_products import TiledProduct
 from twolane.engine.cuda.fp8_products import fp8_product, fp8_rows, unscaled_product
 from twolane.engine.cuda.tuning import DEFAULT_TUNING, Tuning
-from twolane.engine.kernels.launch import card_of
+from twolane.engine.kernels.launch import card_of, note_call
 from twolane.engine.kernels.pdl import APART
 from twolane.engine.kernels.products.few_rows import PartialSums, can_stream, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
@@ -123,10 +123,9 @@ class Products:
         if config is not None:
             return self._stream(x, weight, bias, config, gated=False, pdl=pdl)
         if x.is_meta:
+            note_call(_library_product, x, weight, bias)
             return x.new_empty(len(x), len(weight))  # torch's own meta product would import sympy
-        if bias is None:
-            return torch.mm(x, weight.t())
-        return torch.addmm(bias, x, weight.t())
+        return _library_product(x, weight, bias)
 
     def add(
         self,
@@ -273,6 +272,12 @@ class Products:
         config = self._config(x, len(weight), gated=False)
         assert config is not None
         return self._stream(x, weight, None, config, gated=False, pdl=APART)
+
+
+def _library_product(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    return torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
 
 
 def _gated_many_rows(

@@ -25,6 +25,7 @@ from typing import Any
 
 from triton import AsyncCompileMode, knobs
 from triton.runtime.driver import driver
+from triton.runtime.jit import MockTensor
 
 from twolane.engine.kernels.compile_processes import Compilers, Wanted
 from twolane.engine.kernels.launch import Take
@@ -186,6 +187,22 @@ def _with_launcher(kernel: Wanted) -> Any:
     compiled = kernel.compile()
     driver.active.launcher_cls(compiled.src, compiled.metadata)
     return compiled
+
+
+def each_variant_once(take: Take) -> Take:
+    """`take`, called only with the first launch of each variant. Triton 3.6 forgets which variants
+    are still to be compiled, and would find all out about each launch: half a second of Python."""
+    taken: set[tuple[object, ...]] = set()
+
+    def take_once(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        *_, bind = kernel.device_caches[driver.active.get_current_device()]
+        _, specialisation, rest = bind(*map(MockTensor.wrap_dtype, arguments), **options)
+        variant = (kernel, tuple(specialisation), str(rest))
+        if variant not in taken:
+            taken.add(variant)
+            take(kernel, grid, *arguments, **options)
+
+    return take_once
 
 
 def _compile(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:

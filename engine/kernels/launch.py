@@ -3,6 +3,7 @@
     normally      launch(kernel, grid)(...)    the kernel runs
     in a dry run  launch(kernel, grid)(...)    `take` is called; tensors are on `meta`, in place of
                                                those on a card
+                  note_call(function, ...)     `take_call` is called: a library's kernel would run
 
 A kernel's variant depends on the types of its arguments, on which of them are multiples of 16, and
 on its constants: tensors on `meta`, which have no memory, provide all of these.
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 Take = Callable[..., None]  # called with (kernel, grid, *arguments, **options)
+TakeCall = Callable[..., None]  # called with (function, *arguments, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,16 @@ class Card:
 class _DryRun:
     card: Card
     take: Take
+    take_call: TakeCall | None
 
 
 _current: ContextVar[_DryRun | None] = ContextVar("dry_run", default=None)
 
 
 @contextmanager
-def dry_running(card: Card, take: Take) -> Iterator[None]:
+def dry_running(card: Card, take: Take, take_call: TakeCall | None = None) -> Iterator[None]:
     """On this thread, within `with`, nothing is launched and `meta` stands for such a card."""
-    token = _current.set(_DryRun(card, take))
+    token = _current.set(_DryRun(card, take, take_call))
     try:
         yield
     finally:
@@ -57,6 +60,14 @@ def launch(kernel: Any, grid: tuple[int, ...]) -> Callable[..., Any]:
         launched: Callable[..., Any] = kernel[grid]
         return launched
     return partial(dry_run.take, kernel, grid)
+
+
+def note_call(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """In a dry run: in place of these tensors on `meta`, that function of a library would be called
+    with such on a card."""
+    dry_run = _current.get()
+    if dry_run is not None and dry_run.take_call is not None:
+        dry_run.take_call(function, *arguments, **options)
 
 
 def card_of(device: torch.device) -> Card | None:

@@ -1,6 +1,7 @@
 """Finds every kernel launch that an engine's steps may need, before there is anything to compute.
 
     blueprint, card -> a model on `meta`, of few layers -> passes of every kind -> `take(launch)`
+                                                                                   `take_call(call)`
 
 It uses no memory and no time of the device, and does not even need one.
 """
@@ -20,7 +21,7 @@ from twolane.engine.cuda.products import MANY_ROWS
 from twolane.engine.cuda.sampler import DeviceSampler, Fresh
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.step_shapes import PassKind, StepShapes, mixed_kinds
-from twolane.engine.kernels.launch import Card, Take, dry_running
+from twolane.engine.kernels.launch import Card, Take, TakeCall, dry_running
 from twolane.engine.kernels.pages.page_checksum import checksum_pages
 from twolane.engine.kernels.pages.page_copy import copy_pages
 from twolane.engine.kernels.products.gated_many_rows_plan import TILE_ROWS, plan_gated_many_rows
@@ -32,10 +33,16 @@ META = torch.device("meta")
 _ADDRESS = 1 << 40  # aligned, and too large for 32 bits, as those of a card are
 
 
-def dry_run_launches(blueprint: Blueprint, expected: StepShapes, card: Card, take: Take) -> None:
-    """Call `take` for every launch, in every variant, that steps within `expected` may need; for
-    some of them several times."""
-    with dry_running(card, take), torch.inference_mode():
+def dry_run_launches(
+    blueprint: Blueprint,
+    expected: StepShapes,
+    card: Card,
+    take: Take,
+    take_call: TakeCall | None = None,
+) -> None:
+    """Call `take` for every launch, in every variant, that steps within `expected` may need, and
+    `take_call` for every product of a library; for some of them several times."""
+    with dry_running(card, take, take_call), torch.inference_mode():
         stage = Stage(blueprint)
         for kind in mixed_kinds(expected, many_rows_from=many_rows_from(blueprint, expected, card)):
             stage.mixed(kind)

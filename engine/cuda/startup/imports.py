@@ -66,11 +66,12 @@ def _triton_cache() -> Path:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Modules are not garbage: looking for it takes 0.2 s."""
+    """Modules are not garbage: looking for it takes 0.2 s, now and later."""
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -1,11 +1,13 @@
 """Warms an engine up, while it is loaded and after.
 
 kernels    dry run, compiled and loaded ----------> |
+library    called as in the dry run --------------> |
 weights    read, drawn --------> probed, pool ----> | passes of every expected kind -> ready
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 
@@ -14,9 +16,14 @@ import torch
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import dry_run_launches, many_rows_from
+from twolane.engine.cuda.startup.library_calls import LibraryCalls
 from twolane.engine.cuda.startup.step_shapes import StepShapes
 from twolane.engine.cuda.startup.warmup_passes import WarmupPasses
-from twolane.engine.kernels.compile_ahead import CompileAhead, processes_here
+from twolane.engine.kernels.compile_ahead import (
+    CompileAhead,
+    each_variant_once,
+    processes_here,
+)
 from twolane.engine.kernels.launch import Card, Take, card_of
 from twolane.engine.kernels.loading import load_kernels_once
 from twolane.engine.progress import PASSES, Progress, Readied
@@ -37,8 +44,10 @@ class Warmup:
         self._progress = progress
         self._expected = StepShapes(rows=config.ready_rows, tokens=config.ready_tokens)
         self._card = card_of(device) or _NO_CARD
+        self._stack = ExitStack()
         self._ahead: CompileAhead | None = None
         if device.type == "cuda" and self._expected.any:
+            self._library = LibraryCalls(device)
             processes = processes_here(shared_by=blueprint.shard.ranks)
             self._ahead = CompileAhead(
                 self._dry_run, processes=processes, around=partial(torch.cuda.device, device)
@@ -46,7 +55,8 @@ class Warmup:
 
     def __enter__(self) -> Warmup:
         if self._ahead is not None:
-            self._ahead.__enter__()
+            self._stack.enter_context(self._library)
+            self._stack.enter_context(self._ahead)
         return self
 
     def __exit__(
@@ -55,13 +65,13 @@ class Warmup:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._ahead is not None:
-            self._ahead.__exit__(kind, error, traceback)
+        self._stack.__exit__(kind, error, traceback)
 
     def wait_for_kernels(self) -> None:
-        """Wait until all are compiled. Raises the compiler's errors."""
+        """Wait until all are compiled and loaded. Raises the compiler's errors."""
         if self._ahead is not None:
             self._ahead.wait(partial(self._tell, "kernels"))
+            self._library.wait()
 
     def make_passes(self, engine: CudaEngine) -> None:
         """Run the warm-up passes on the engine's stream; all ranks do. Does nothing if no steps are
@@ -74,7 +84,8 @@ class Warmup:
             self._tell(PASSES, n, len(passes))
 
     def _dry_run(self, take: Take) -> None:
-        dry_run_launches(self._blueprint, self._expected, self._card, take)
+        take = each_variant_once(take)
+        dry_run_launches(self._blueprint, self._expected, self._card, take, self._library.take)
 
     def _tell(self, what: str, done: int, of: int) -> None:
         if self._progress is not None:

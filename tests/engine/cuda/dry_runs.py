@@ -36,7 +36,7 @@ from twolane.engine.cuda.startup.blueprint import Blueprint
 from twolane.engine.cuda.startup.dry_run import Stage, dry_run_launches
 from twolane.engine.cuda.startup.step_shapes import StepShapes
 from twolane.engine.cuda.tuning import DEFAULT_TUNING
-from twolane.engine.kernels.compile_ahead import CompileAhead
+from twolane.engine.kernels.compile_ahead import CompileAhead, each_variant_once
 from twolane.engine.kernels.launch import Card, Take, dry_running
 from twolane.engine.model_files.architecture import read_architecture
 from twolane.engine.model_files.shard import Shard
@@ -207,7 +207,7 @@ def compiled() -> dict[str, Any]:
         triton.knobs.cache.dir = cache
 
         def dry_run(take: Take) -> None:
-            dry_run_launches(made, USUALLY, H200, take)
+            dry_run_launches(made, USUALLY, H200, each_variant_once(take))
 
         with CompileAhead(dry_run, processes=2) as ahead:
             ahead.wait(lambda done, of: counts.append((done, of)))
@@ -221,19 +221,30 @@ def compiled() -> dict[str, Any]:
     return {"ahead": n_ahead, "counts": counts[-1], "afterwards": seen[n_ahead:]}
 
 
+def library_calls(name: str) -> list[tuple[str, int, int, int]]:
+    """Of a dry run: function, rows, outputs and inputs of each product of the library."""
+    found: set[tuple[str, int, int, int]] = set()
+
+    def take_call(function: Any, x: Any, weight: Any, *others: Any, **options: Any) -> None:
+        found.add((function.__name__, len(x), *weight.shape))
+
+    made = blueprint(*ENGINES[name])
+    dry_run_launches(made, USUALLY, H200, lambda *arguments, **options: None, take_call)
+    return sorted(found)
+
+
 def main() -> None:
     if sys.argv[1:] == ["compiled"]:
         print(json.dumps(compiled()))
         return
-    for made in (blueprint(*engine) for engine in ENGINES.values()):
-        dry_run_launches(made, USUALLY, H200, lambda *arguments, **options: None)
+    calls = {name: library_calls(name) for name in ENGINES}
     imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}
     for name, rows in FORGOTTEN.items():
         fewer = tuple(n for n in step_shapes.CLASSES if n != rows)
         with mock.patch.object(step_shapes, "CLASSES", fewer):
             report[name] = coverage("qwen3")
-    print(json.dumps({"imports_sympy": imports_sympy, "engines": report}))
+    print(json.dumps({"imports_sympy": imports_sympy, "calls": calls, "engines": report}))
 
 
 if __name__ == "__main__":

@@ -53,6 +53,13 @@ def dry_runs(*arguments: str) -> dict[str, Any]:
 
 def test_random_steps_ask_for_no_kernel_that_dry_runs_miss() -> None:
     found = dry_runs()
+    calls = found["calls"]
+    # The down product of the longest prompt; the head's, of all rows of the largest step.
+    assert ["_library_product", 8192, 4096, 14_336] in calls["llama"]
+    assert ["_library_product", 384, 128_256, 4096] in calls["llama"]
+    assert ["fp8_product", 8192, 4096, 14_336] in calls["llama fp8 weights"]
+    assert ["unscaled_product", 384, 4096, 14_336] in calls["llama fp8 weights"]
+    assert calls["llama exact"] == [], "probes load what exact mode takes"
     # As some of torch's rules for `meta` do: half a second, before the first kernel is known.
     assert not found["imports_sympy"]
     report = found["engines"]

@@ -44,8 +44,8 @@ def import_engine() -> None:
 
 def keep_byte_code(package: str, folder: Path) -> None:
     """If that package's byte code is neither there nor about to be, let this process keep all its
-    modules' in `folder`: the installation may belong to somebody else, or PYTHONDONTWRITEBYTECODE
-    be set and the installer have compiled nothing, as uv does."""
+    modules' in `folder`: the installation may belong to another user, or PYTHONDONTWRITEBYTECODE be
+    set and the installer have compiled nothing, as uv does."""
     spec = find_spec(package)
     if spec is None or spec.cached is None or sys.pycache_prefix is not None:
         return

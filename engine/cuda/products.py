@@ -55,7 +55,7 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
 EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128
 EXACT_ONE_TILE = 384
-EXACT_STREAMED_ROWS = 160  # up to here our own kernel is faster than tiles, unshared as they are
+EXACT_STREAMED_ROWS = 160  # up to here our own kernel is faster than tiles, even unsplit
 Rows = Matrix | Unnormed  # what products read
 
 

@@ -113,7 +113,8 @@ class CompileAhead:
 
     def _make_all(self, wanted: list[_Pair]) -> None:
         """Load all, compiling first what is not in the cache. Processes are forked before a thread
-        works on kernels: they would inherit locks that are never released."""
+        works on kernels: they would inherit locks that are never released. Threads that call the
+        card's libraries may hold locks of these, which no fork asks for."""
         missing: list[_Pair] = []
         there: list[_Pair] = []
         for kernel, future in wanted:
@@ -190,8 +191,9 @@ def _with_launcher(kernel: Wanted) -> Any:
 
 
 def each_variant_once(take: Take) -> Take:
-    """`take`, called only with the first launch of each variant. Triton 3.6 forgets which variants
-    are still to be compiled, and would find all out about each launch: half a second of Python."""
+    """`take`, called only with the first launch of each variant. Triton 3.6 does not remember one
+    whose compilation is pending, and would compute the cache key of every launch: half a second of
+    Python."""
     taken: set[tuple[object, ...]] = set()
 
     def take_once(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import hashlib
 import os
 import sys
 import threading
@@ -29,7 +30,7 @@ BYTE_CODE = "python_byte_code"  # a folder in Triton's cache
 def import_engine() -> None:
     """Import the modules of a GPU engine. The card is the first one that the process may see; it
     need not work: the engine says what it misses when it is loaded."""
-    keep_byte_code("torch", _triton_cache() / BYTE_CODE)
+    keep_byte_code("torch")
     with _uncollected():
         threading.Thread(target=_open_card, name="open-card", daemon=True).start()
         if find_spec("triton") is not None:
@@ -42,26 +43,37 @@ def import_engine() -> None:
             import twolane.engine.cuda.startup.load  # noqa: F401
 
 
-def keep_byte_code(package: str, folder: Path) -> None:
+def keep_byte_code(package: str) -> None:
     """If that package's byte code is neither there nor about to be, let this process keep all its
-    modules' in `folder`: the installation may belong to another user, or PYTHONDONTWRITEBYTECODE be
-    set and the installer have compiled nothing, as uv does."""
+    modules' in Triton's cache. Some installers compile nothing, uv among them; Python then cannot
+    do so if the files belong to another user, and may not if PYTHONDONTWRITEBYTECODE is set."""
     spec = find_spec(package)
     if spec is None or spec.cached is None or sys.pycache_prefix is not None:
         return
     cached = Path(spec.cached)
-    writable = cached.parent if cached.parent.exists() else cached.parent.parent
-    if cached.exists() or not (sys.dont_write_bytecode or not os.access(writable, os.W_OK)):
+    beside = cached.parent if cached.parent.exists() else cached.parent.parent
+    will_be_there = not sys.dont_write_bytecode and os.access(beside, os.W_OK)
+    if cached.exists() or will_be_there:
         return
-    sys.pycache_prefix = str(folder)
-    sys.dont_write_bytecode = False
+    folder = Path(triton_cache(), BYTE_CODE, _installation(str(spec.origin)))
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):  # else what is installed of others would be read no more
+        sys.pycache_prefix = str(folder)
+        sys.dont_write_bytecode = False
 
 
-def _triton_cache() -> Path:
+def triton_cache() -> str:
     """Where Triton keeps kernels, without importing it."""
-    if folder := os.environ.get("TRITON_CACHE_DIR"):
-        return Path(folder)
-    return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~/")
+    return os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+
+
+def _installation(origin: str) -> str:
+    """Python compiles again what has another time or size. Files of an image may all have the same
+    time: so these have a folder for each time that the image was unpacked."""
+    facts = [f"{path} {os.stat(path).st_ctime_ns}" for path in (origin, __file__)]
+    return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:16]
 
 
 @contextmanager

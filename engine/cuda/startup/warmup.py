@@ -45,17 +45,17 @@ class Warmup:
         self._expected = StepShapes(rows=config.ready_rows, tokens=config.ready_tokens)
         self._card = card_of(device) or _NO_CARD
         self._stack = ExitStack()
+        self._library = LibraryCalls(device)
         self._ahead: CompileAhead | None = None
         if device.type == "cuda" and self._expected.any:
-            self._library = LibraryCalls(device)
             processes = processes_here(shared_by=blueprint.shard.ranks)
             self._ahead = CompileAhead(
                 self._dry_run, processes=processes, around=partial(torch.cuda.device, device)
             )
 
     def __enter__(self) -> Warmup:
+        self._stack.enter_context(self._library)
         if self._ahead is not None:
-            self._stack.enter_context(self._library)
             self._stack.enter_context(self._ahead)
         return self
 
@@ -71,7 +71,7 @@ class Warmup:
         """Wait until all are compiled and loaded. Raises the compiler's errors."""
         if self._ahead is not None:
             self._ahead.wait(partial(self._tell, "kernels"))
-            self._library.wait()
+        self._library.wait()
 
     def make_passes(self, engine: CudaEngine) -> None:
         """Run the warm-up passes on the engine's stream; all ranks do. Does nothing if no steps are

@@ -167,20 +167,24 @@ class Variants:
     """A `Take` that keeps them apart."""
 
     def __init__(self) -> None:
+        self.n_taken = 0
         self.found: set[str] = set()
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        self.n_taken += 1
         self.found.add(variant(launch_of(kernel, arguments, options)))
 
 
 def coverage(name: str) -> dict[str, Any]:
     made = blueprint(*ENGINES[name])
     covered, asked = Variants(), Variants()
-    dry_run_launches(made, USUALLY, H200, covered)
+    dry_run_launches(made, USUALLY, H200, each_variant_once(covered))
     run_steps(made, asked)
     missing = sorted(asked.found - covered.found)
     return {
         "covered": len(covered.found),
+        "taken": covered.n_taken,
+        "launches": asked.n_taken,
         "never_asked": len(covered.found - asked.found),
         "missing": missing,
     }
@@ -237,6 +241,7 @@ def main() -> None:
     if sys.argv[1:] == ["compiled"]:
         print(json.dumps(compiled()))
         return
+    driver.set_active(_Driver())
     calls = {name: library_calls(name) for name in ENGINES}
     imports_sympy = "sympy" in sys.modules
     report = {name: coverage(name) for name in ENGINES}

@@ -67,6 +67,9 @@ def test_random_steps_ask_for_no_kernel_that_dry_runs_miss() -> None:
     assert len(report) > 10
     assert {name: found["missing"] for name, found in report.items() if found["missing"]} == {}
     assert [bool(one["missing"]) for one in forgotten] == [True, True], "this test could not fail"
+    # Each variant is taken once, of all launches.
+    assert all(found["taken"] == found["covered"] for found in report.values())
+    assert all(found["launches"] > 2 * found["covered"] for found in report.values())
     # Nothing is compiled in vain, but what few random steps do not happen to meet.
     assert all(found["never_asked"] < found["covered"] / 3 for found in report.values())
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.startup.library_calls import LibraryCalls
 from twolane.engine.model_files.fp8 import FP8, Fp8Rows
 
@@ -66,16 +69,22 @@ def test_quantised_rows_and_options_count_too() -> None:
     assert (first.scales.shape, options["one"].shape, options["one"].device) == ((5,), (), CPU)
 
 
-def test_what_the_library_raises_is_raised_to_who_waits() -> None:
-    library = Library(ValueError("no such kernel"))
+def test_a_fault_of_our_own_is_raised_by_wait() -> None:
+    library = Library(TypeError("no such option"))
     with LibraryCalls(CPU) as calls:
         calls.take(library.product, rows(5))
-        with pytest.raises(ValueError, match="no such kernel"):
+        with pytest.raises(TypeError, match="no such option"):
             calls.wait()
 
 
-def test_a_call_that_does_not_fit_beside_the_weights_is_left_out() -> None:
-    library = Library(torch.OutOfMemoryError("16 GiB are not there"))
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("16 GiB"), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED")],
+)
+def test_a_call_that_does_not_fit_beside_the_weights_is_left_to_the_passes(
+    error: RuntimeError,
+) -> None:
+    library = Library(error)
     with LibraryCalls(CPU) as calls:
         calls.take(library.product, rows(5))
         calls.take(library.product, rows(6))
@@ -97,9 +106,27 @@ def test_what_has_not_begun_is_dropped_when_loading_fails() -> None:
             for n in range(5):
                 calls.take(slow, rows(n))
             assert began.wait(10)
-            threading.Timer(0.2, release.set).start()
+            last = [*calls._calls.values()][-1]
+            last.add_done_callback(lambda dropped: release.set())
             raise MemoryError
 
     with pytest.raises(MemoryError):
         fail()
     assert made == [0]
+
+
+def test_what_a_dry_run_finds_is_called_before_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from twolane.engine.cuda.startup import warmup as module
+
+    def dry_run(
+        blueprint: object, expected: object, card: object, take: object, take_call: Any
+    ) -> None:
+        take_call(library.product, rows(5))
+
+    library = Library()
+    monkeypatch.setattr(module, "dry_run_launches", dry_run)
+    blueprint = mock.Mock(config=EngineConfig(model_dir=Path("of no model")))
+    with module.Warmup(blueprint, CPU, None) as warmup:
+        warmup._dry_run(lambda *arguments, **options: None)
+        warmup.wait_for_kernels()
+        assert len(library.calls) == 1

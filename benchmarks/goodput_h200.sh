@@ -2,7 +2,7 @@
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
 # RATES="--rate 26" measures those and searches no others, ROUNDS=1 each but once (else twice),
-# LIMIT_S=100 for so long.
+# LIMIT_S=100 for so long; WORKLOADS="128x512 azure-code" those of `lengths` alone.
 #
 #   benchmarks/goodput_h200.sh starts|trace|idle|split|http|fp8_kv|colocated|lengths [FOLDER, else build/goodput]
 #
@@ -20,8 +20,12 @@
 #   fp8_kv      300/15: 29 to 30, as attention reads half the bytes
 #   colocated   300/15: 4 to 8, as a prefill amid decode is a gap of 29 ms unless chunks are small;
 #               500/30: 14 to 24
-#   lengths     128x512: colocated ahead (the prefill card idles); 4096x64: colocated ahead on rate
-#               (prefill is all the work, and split has one card for it), split on gaps
+#   lengths     at 500/100 colocated ahead by up to two everywhere, as both cards do what there is most of;
+#               at 500/20 split where prompts are long, as a chunk of 2,048 tokens is a gap of 50 ms:
+#               128x512: colocated holds 64 at 500/20, split 32 (the prefill card idles);
+#               4096x64: split holds 6 at 500/20, colocated neither; colocated 12 at 500/100, split 6;
+#               azure-code: as 4096x64, at 8 and 16; azure-conv: split holds 12 at 500/20, colocated
+#               neither, and both 12 at 500/100, colocated 24
 step=${1:?starts, trace, idle, split, http, fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
@@ -76,10 +80,19 @@ split | http | fp8_kv | colocated)
         --time-limit-s "${LIMIT_S:-560}"
     ;;
 lengths)
-    for lengths in 128x512 4096x64; do
-        goodput "goodput_h200_$lengths" --workload "$lengths" --slo 500/20 --rate 8 --rate 16 \
-            --requests 200 --window-s 12 --warm-up-s 6 --repeats 1 --tolerance 0.15 \
-            --rounds "${ROUNDS:-2}" --time-limit-s 280
+    for workload in ${WORKLOADS:-128x512 4096x64 azure-code azure-conv}; do
+        case $workload in
+        128x512) rates="--rate 32 --rate 64" ;;
+        4096x64) rates="--rate 6 --rate 12" ;;
+        azure-code) rates="--rate 8 --rate 16" ;;
+        azure-conv) rates="--rate 12 --rate 24" ;;
+        *) exit 2 ;;
+        esac
+        # shellcheck disable=SC2086  # several words
+        goodput "goodput_h200_$workload" --workload "$workload" --only split --only colocated \
+            --slo 500/20 --slo 500/100 ${RATES:-$rates} --tolerance 1 --repeats 1 --highest 0 --lowest 99 \
+            --requests 80 --window-s 10 --warm-up-s 6 --cool-down-s 4 --rounds "${ROUNDS:-2}" \
+            --time-limit-s "${LIMIT_S:-270}"
     done
     ;;
 *) exit 2 ;;

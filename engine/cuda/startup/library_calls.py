@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -25,26 +24,14 @@ from twolane.engine.model_files.fp8 import Fp8Rows
 
 
 class LibraryCalls:
-    """Makes each call once, on a thread of its own. Leaving `with` waits for the one that has begun
-    and drops the others. A call takes the memory of its operands while it is made: 1 GB for the
-    head of an 8B model."""
+    """Makes each call once, on a thread of its own, until `close`. A call takes the memory of its
+    operands while it is made: 1 GB for the head of an 8B model."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._thread = ThreadPoolExecutor(1, "library")
         self._calls: dict[tuple[object, ...], Future[None]] = {}
-
-    def __enter__(self) -> LibraryCalls:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._thread.shutdown(cancel_futures=True)
 
     def take(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         """Make that call, with uninitialised tensors of the device in place of those on `meta`."""
@@ -62,6 +49,10 @@ class LibraryCalls:
         if self._stream is not None:
             self._stream.synchronize()
             torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Wait for the call that has begun, and drop the others."""
+        self._thread.shutdown(cancel_futures=True)
 
     def _make(
         self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]

@@ -54,7 +54,7 @@ class Warmup:
             )
 
     def __enter__(self) -> Warmup:
-        self._stack.enter_context(self._library)
+        self._stack.callback(self._library.close)
         if self._ahead is not None:
             self._stack.enter_context(self._ahead)
         return self

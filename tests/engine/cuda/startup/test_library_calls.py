@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,7 +39,7 @@ class Library:
 
 def test_each_call_is_made_once_with_tensors_of_the_device() -> None:
     library = Library()
-    with LibraryCalls(CPU) as calls:
+    with closing(LibraryCalls(CPU)) as calls:
         for _ in range(3):
             for n in (5, 300):
                 calls.take(library.product, rows(n), rows(16), None)
@@ -55,7 +56,7 @@ def test_each_call_is_made_once_with_tensors_of_the_device() -> None:
 def test_quantised_rows_and_options_count_too() -> None:
     library = Library()
     fp8, one = Fp8Rows.empty(5, 8, device=META), torch.ones((), device=META)
-    with LibraryCalls(CPU) as calls:
+    with closing(LibraryCalls(CPU)) as calls:
         for dtype in (torch.bfloat16, torch.float16):
             calls.take(library.product, fp8, dtype=dtype, one=one)
         calls.take(library.product, rows(5), dtype=torch.bfloat16, one=one)
@@ -71,7 +72,7 @@ def test_quantised_rows_and_options_count_too() -> None:
 
 def test_a_fault_of_our_own_is_raised_by_wait() -> None:
     library = Library(TypeError("no such option"))
-    with LibraryCalls(CPU) as calls:
+    with closing(LibraryCalls(CPU)) as calls:
         calls.take(library.product, rows(5))
         with pytest.raises(TypeError, match="no such option"):
             calls.wait()
@@ -85,7 +86,7 @@ def test_a_call_that_does_not_fit_beside_the_weights_is_left_to_the_passes(
     error: RuntimeError,
 ) -> None:
     library = Library(error)
-    with LibraryCalls(CPU) as calls:
+    with closing(LibraryCalls(CPU)) as calls:
         calls.take(library.product, rows(5))
         calls.take(library.product, rows(6))
         calls.wait()
@@ -102,7 +103,7 @@ def test_what_has_not_begun_is_dropped_when_loading_fails() -> None:
         assert release.wait(10)
 
     def fail() -> None:
-        with LibraryCalls(CPU) as calls:
+        with closing(LibraryCalls(CPU)) as calls:
             for n in range(5):
                 calls.take(slow, rows(n))
             assert began.wait(10)

@@ -25,5 +25,5 @@ EPOCH = "epoch"
 GENERATION = "generation"
 DUPLICATE = "duplicate"
 MALFORMED = "malformed"
-UNPROVEN = "unproven"  # a connection did not prove the key of its page lane
+UNPROVEN = "unproven"  # a connection or datagram did not have the key that it needs
 STATE = "state"

@@ -18,6 +18,7 @@ from twolane.deploy.spec.settings import DECODE, PREFILL, TimingSpec, WorkerSett
 from twolane.deploy.spec.specs import ModelSpec, WorkerSpec
 from twolane.engine.step import EngineSpec
 from twolane.kvtransfer.config import MIB, LeaseConfig, ReceiverConfig, SenderConfig
+from twolane.kvtransfer.link.done_socket import DoneSocket
 from twolane.kvtransfer.transport import Landing
 from twolane.kvtransfer.transports.registry import AnyPool, OutletOpener, TransportConfig
 from twolane.prefill_worker.batching import BatchingConfig
@@ -87,6 +88,7 @@ def build_worker(
         memory=opener.memory,
         page_lane=opener.page_lane,
         trusted_fabric=spec.settings.trusted_fabric,
+        done_socket=None if decode is None else DoneSocket(),
     )
     runner = ThreadStepRunner(power.engine)
     return Worker(

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from twolane.errors import TwolaneError
 from twolane.fault import Fault
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.events import ReceiverEvent
+from twolane.kvtransfer.link.done_socket import DoneSocket
 from twolane.kvtransfer.link.handshake import HELLO_S, ReceiverIdentity
 from twolane.kvtransfer.link.peer_links import PeerLinks
 from twolane.kvtransfer.link.process_identity import open_pidfd
@@ -42,11 +43,15 @@ class ReceiverDriver:
         landings: Mapping[str, Landing],
         on_events: Callable[[list[ReceiverEvent]], None],
         lease: LeaseConfig | None = None,
+        *,
+        done_socket: DoneSocket | None = None,
     ) -> None:
+        """`done_socket`: where senders of this host may send DONE."""
         self._receiver = receiver
         self._identity = identity
         self._landings = landings
         self._lease = lease or LeaseConfig()
+        self._done_socket = done_socket
         self._links: PeerLinks[
             transfer_pb2.ConnectResponse, transfer_pb2.ConnectRequest, ReceiverEvent
         ] = PeerLinks(receiver, on_events)
@@ -67,10 +72,12 @@ class ReceiverDriver:
         wakeup = Wakeup(asyncio.get_running_loop(), self._on_wake, self._fault)
         for landing in self._landings.values():
             landing.set_wake(wakeup)
+        done_socket = self._done_socket
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._fault.wait())
-                await self._tick_forever()
+            with nullcontext() if done_socket is None else done_socket.listening(self._on_done):
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._fault.wait())
+                    await self._tick_forever()
         finally:
             for epoch in list(self._pidfds):
                 self._unwatch(epoch)
@@ -91,12 +98,14 @@ class ReceiverDriver:
 
     async def _serve(self, link: PeerLink) -> None:
         epoch = 0
+        answer = transfer_pb2.ReceiverHello()
         try:
             async with asyncio.timeout(HELLO_S):
                 hello = (await link.receive()).hello
             answer = self._identity.answer(hello, self._landings)
             if not hello.epoch or not self._watch(hello, answer.transport):
                 return
+            self._offer_done_socket(hello, answer)
             link.send(transfer_pb2.ConnectResponse(hello=answer))
             if hello.receiver_epoch not in (0, answer.epoch):  # guard: epoch
                 await self._wait_broken(
@@ -121,9 +130,24 @@ class ReceiverDriver:
             _log.warning("a link said no hello within %g s", HELLO_S)
         finally:
             link.close()
+            self._close_done_socket_to(answer)
             if self._links.remove(epoch, link):  # else a newer link took its place
                 self._receiver.detach_peer(epoch, self._now())
                 self.flush()
+
+    def _offer_done_socket(
+        self, hello: transfer_pb2.SenderHello, answer: transfer_pb2.ReceiverHello
+    ) -> None:
+        """Tell a sender of this host where else it may send DONE."""
+        is_near = hello.host == self._identity.host
+        if self._done_socket is not None and is_near:  # guard: one host
+            answer.done_address = self._done_socket.address
+            answer.done_key = self._done_socket.key_for(hello.epoch)
+
+    def _close_done_socket_to(self, answer: transfer_pb2.ReceiverHello) -> None:
+        """The link that this answer was for is over."""
+        if self._done_socket is not None:
+            self._done_socket.forget(answer.done_key)  # guard: over with its link
 
     async def _wait_broken(self, link: PeerLink) -> None:
         """Give a refused sender one heartbeat to read why and hang up."""
@@ -153,6 +177,11 @@ class ReceiverDriver:
             self._unwatch(epoch)
             self._receiver.peer_gone(epoch, self._now())
             self.flush()
+
+    def _on_done(self, epoch: int, message: transfer_pb2.ConnectRequest) -> None:
+        with self._fault.watch():
+            self._receiver.on_message(epoch, message, self._now())
+            self._on_wake()
 
     def _on_wake(self) -> None:
         self._receiver.poll(self._now())

@@ -18,6 +18,7 @@ from twolane.fault import Fault
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.events import SenderEvent
+from twolane.kvtransfer.link.done_socket import try_tell_by
 from twolane.kvtransfer.link.handshake import HELLO_S, paging_to
 from twolane.kvtransfer.link.peer_links import PeerLinks
 from twolane.kvtransfer.send.closing_outlets import StoppingOutlets
@@ -227,18 +228,20 @@ class SenderDriver:
         failed = self._failed.get(epoch, {})
         instead_of = "; ".join(f"{name}: {one.why}" for name, one in failed.items())
         self._links.add(epoch, link, hello.worker_id, hello.transport, instead_of)
-        self._sender.attach_peer(
-            epoch,
-            self._outlets[epoch].outlet,
-            self._now(),
-            paging,
-            takes_last_chunk=hello.takes_last_chunk,
-        )
-        self.flush()
-        while True:
-            message = await link.receive()
-            self._sender.on_message(epoch, message, self._now())
+        with try_tell_by(hello) as try_tell:
+            self._sender.attach_peer(
+                epoch,
+                self._outlets[epoch].outlet,
+                self._now(),
+                paging,
+                takes_last_chunk=hello.takes_last_chunk,
+                try_tell=try_tell,
+            )
             self.flush()
+            while True:
+                message = await link.receive()
+                self._sender.on_message(epoch, message, self._now())
+                self.flush()
 
     def _hello_to(self, epoch: int) -> transfer_pb2.SenderHello:
         """Our hello without the transports that failed; with only the open one, if there is one."""

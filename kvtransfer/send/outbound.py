@@ -312,7 +312,9 @@ class Outbound:
         assert self.first is not None
         self._life.advance(OutState.DONE)
         self._retry.start(now)
-        self._say(done=self.grant.done(self.first, last_chunk))
+        done = self.grant.done(self.first, last_chunk)
+        if not self._hub.posts.try_tell(self.key.receiver_epoch, done):
+            self._say(done=done)
 
     def _tell_unplaced(self, reason: str) -> None:
         if not self._is_unplaced:

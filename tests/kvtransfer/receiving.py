@@ -7,8 +7,8 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from twolane.engine.step import Page
 from twolane.kvtransfer.config import LeaseConfig, ReceiverConfig
 from twolane.kvtransfer.events import Landed, ReceiverEvent
 from twolane.kvtransfer.key import Key
+from twolane.kvtransfer.link.done_socket import DoneSocket, OnDone
 from twolane.kvtransfer.link.handshake import ReceiverIdentity
 from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.kvtransfer.page_lane import PageLane
@@ -36,7 +37,7 @@ from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.transport_names import TRANSPORTS
 from twolane.kvtransfer.transports.registry import TransportConfig, open_landings
 from twolane.rpc.link import GrpcLink
-from twolane.v1 import transfer_pb2_grpc
+from twolane.v1 import transfer_pb2, transfer_pb2_grpc
 
 ROOT = Path(__file__).parents[2]
 SENTINEL = 0xEE
@@ -106,6 +107,21 @@ class Sending:
         os.close(self._pidfd)
 
 
+class CountingSocket(DoneSocket):
+    """`n_taken`: how many DONE came by it."""
+
+    n_taken = 0
+
+    @contextmanager
+    def listening(self, on_done: OnDone) -> Iterator[None]:
+        def count(epoch: int, message: transfer_pb2.ConnectRequest) -> None:
+            self.n_taken += 1
+            on_done(epoch, message)
+
+        with super().listening(count):
+            yield
+
+
 class Receiving:
     """Receiver, driver, gRPC server and every transport of its kind of memory, or some."""
 
@@ -148,7 +164,15 @@ class Receiving:
             lease_ms=int(lease.lease_s * 1000),
             memory=kind,
         )
-        self.driver = ReceiverDriver(self.receiver, identity, self.landings, self.on_events, lease)
+        self.done_socket = CountingSocket()
+        self.driver = ReceiverDriver(
+            self.receiver,
+            identity,
+            self.landings,
+            self.on_events,
+            lease,
+            done_socket=self.done_socket,
+        )
         self.landed: list[str] = []
         self.used: dict[str, str] = {}  # transports of those that landed
         self.others: list[ReceiverEvent] = []

@@ -11,6 +11,7 @@ from typing import Any
 from tests.kvtransfer.chaos import LEASE, TICK_S, Chaos, Request, corrupted
 from tests.kvtransfer.nodes import DecodeNode, Node, PrefillNode
 from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.v1 import transfer_pb2
 
 
 class Stage:
@@ -70,7 +71,13 @@ class Stage:
     def _attach_to_prefill(self, prefill: PrefillNode, receiver_epoch: int) -> None:
         outlet = prefill.outlets[receiver_epoch]
         takes = receiver_epoch & 2 != 0  # the others are of an older version
-        prefill.sender.attach_peer(receiver_epoch, outlet, self.now, takes_last_chunk=takes)
+        prefill.sender.attach_peer(
+            receiver_epoch,
+            outlet,
+            self.now,
+            takes_last_chunk=takes,
+            try_tell=lambda done: self._try_tell(prefill, receiver_epoch, done),
+        )
         self._flush_prefill(prefill)
 
     def _unlink(self, prefill: PrefillNode, decode: DecodeNode) -> None:
@@ -95,6 +102,15 @@ class Stage:
             if not self.calm and self._deals("corrupt"):
                 copy = corrupted(copy, self.random)
             self.later(delay_s, self._deliver, sender, receiver, copy)
+
+    def _try_tell(self, prefill: PrefillNode, receiver_epoch: int, done: transfer_pb2.Done) -> bool:
+        """DONE by a datagram: sometimes it cannot be sent, and nobody repeats one that is lost."""
+        if self.random.random() < 0.5:
+            return False
+        self.outcome["done told"] += 1
+        request = transfer_pb2.ConnectRequest(done=done)
+        self._carry(prefill, self._decode_of(receiver_epoch), request)
+        return True
 
     def _deliver(self, sender: Node, receiver: Node, message: Any) -> None:
         def take() -> None:

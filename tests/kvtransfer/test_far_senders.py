@@ -33,6 +33,7 @@ async def test_rows_of_a_sender_elsewhere_come_encrypted_though_both_know_quicke
         sending = await side.start_sender(tasks, "cuda_ipc,shm,unix,tcp", 3, far=FAR)
         await side.wait_until("all landed", lambda: len(side.landed) == 3)
         assert side.used == {"p": "tcp"}
+        assert side.done_socket.n_taken == 0, "its host has no way there"
         assert await asyncio.wait_for(sending.process.wait(), 60) == 0
 
 

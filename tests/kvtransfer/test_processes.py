@@ -38,9 +38,22 @@ async def test_rows_of_scattered_pages_arrive_from_another_process(
         assert await asyncio.wait_for(sending.process.wait(), 60) == 0
         assert side.landed == [str(i) for i in range(6)]
         assert side.used == {"p": transport}
+        assert side.done_socket.n_taken == 6, "one host"
         await side.wait_until("its link closed", lambda: side.driver.transports == [])
         assert side.pages.counts().free == side.pages.n_pages
         side.pages.check_integrity()
+
+
+async def test_a_key_is_forgotten_with_its_link() -> None:
+    async with receiving(n_pages=40, row_pages=10, lease=PATIENT) as (side, tasks):
+        sending = await side.start_sender(
+            tasks, "shm", n_transfers=0
+        )  # it goes on until it is killed
+        await side.wait_until("landed", lambda: side.landed)
+        assert side.done_socket.n_keys == 1
+        sending.signal(signal.SIGKILL)
+        await side.wait_until("its link closed", lambda: side.driver.transports == [])
+        assert side.done_socket.n_keys == 0
 
 
 async def test_pages_travel_by_the_best_transport_that_both_kinds_of_memory_know() -> None:

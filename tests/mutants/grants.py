@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _GRANTS = "tests/kvtransfer/test_grant_guards.py::"
+_SOCKET = "tests/kvtransfer/link/test_done_socket.py::"
 
 GRANTS = (
     Mutant(
@@ -16,6 +17,30 @@ GRANTS = (
             "tests/worker/test_wrong_hashes.py::"
             "test_reserve_with_the_hashes_of_another_prompt_fails_its_row_alone",
         ),
+    ),
+    Mutant(
+        "one host",
+        "kvtransfer/receive/driver.py",
+        "if self._done_socket is not None and is_near:",
+        "if self._done_socket is not None:",
+        (
+            "tests/kvtransfer/test_far_senders.py::"
+            "test_rows_of_a_sender_elsewhere_come_encrypted_though_both_know_quicker_ways",
+        ),
+    ),
+    Mutant(
+        "key of a link",
+        "kvtransfer/link/done_socket.py",
+        "if epoch is None:",
+        "if epoch is None and not (epoch := next(iter(self._epochs.values()), None)):",
+        (_SOCKET + "test_who_has_no_key_is_not_heard",),
+    ),
+    Mutant(
+        "over with its link",
+        "kvtransfer/receive/driver.py",
+        "self._done_socket.forget(answer.done_key)",
+        "pass",
+        ("tests/kvtransfer/test_processes.py::test_a_key_is_forgotten_with_its_link",),
     ),
     Mutant(
         "writer's proof",

@@ -90,7 +90,7 @@ class SenderHello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., fingerprint: _Optional[str] = ..., layout: _Optional[str] = ..., transports: _Optional[_Iterable[str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., pid_start_ticks: _Optional[int] = ..., memory: _Optional[str] = ..., makes_dtypes: _Optional[_Iterable[str]] = ..., receiver_epoch: _Optional[int] = ..., page_lane: _Optional[str] = ...) -> None: ...
 
 class ReceiverHello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout", "page_lane", "page_key", "takes_last_chunk")
+    __slots__ = ("worker_id", "epoch", "transport", "transport_address", "refused_field", "refused_message", "lease_ms", "checksums", "layout", "page_lane", "page_key", "takes_last_chunk", "done_address", "done_key")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,8 @@ class ReceiverHello(_message.Message):
     PAGE_LANE_FIELD_NUMBER: _ClassVar[int]
     PAGE_KEY_FIELD_NUMBER: _ClassVar[int]
     TAKES_LAST_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DONE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DONE_KEY_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     transport: str
@@ -115,7 +117,9 @@ class ReceiverHello(_message.Message):
     page_lane: str
     page_key: bytes
     takes_last_chunk: bool
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ..., page_lane: _Optional[str] = ..., page_key: _Optional[bytes] = ..., takes_last_chunk: bool = ...) -> None: ...
+    done_address: str
+    done_key: bytes
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., transport: _Optional[str] = ..., transport_address: _Optional[str] = ..., refused_field: _Optional[str] = ..., refused_message: _Optional[str] = ..., lease_ms: _Optional[int] = ..., checksums: _Optional[_Iterable[str]] = ..., layout: _Optional[str] = ..., page_lane: _Optional[str] = ..., page_key: _Optional[bytes] = ..., takes_last_chunk: bool = ..., done_address: _Optional[str] = ..., done_key: _Optional[bytes] = ...) -> None: ...
 
 class Reserve(_message.Message):
     __slots__ = ("key", "n_tokens", "prefix_hashes", "priority")

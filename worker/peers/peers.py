@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twolane.kvtransfer.events import ReceiverEvent, SenderEvent
+from twolane.kvtransfer.link.done_socket import DoneSocket
 from twolane.kvtransfer.link.handshake import HOST, ReceiverIdentity, sender_hello
 from twolane.kvtransfer.link.process_identity import host_identity
 from twolane.kvtransfer.page_lane import PageLane
@@ -36,6 +37,7 @@ class Wiring:
     memory: str = HOST  # where the pages are: some transports need the same kind on both sides
     page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
     trusted_fabric: bool = False  # nixl may be used between hosts
+    done_socket: DoneSocket | None = None  # where senders of this host may send DONE
 
 
 class Peers:
@@ -49,6 +51,7 @@ class Peers:
         self._in = None if roles.decode is None else self._open_in(context, roles.decode, wire)
         self._decode = roles.decode
         self._landings = wire.landings
+        self._done_socket = wire.done_socket
 
     def connect(self, peer: worker_pb2.WorkerAddress) -> None:
         """Keep a stream to that decode worker for as long as there are transfers to it."""
@@ -79,8 +82,11 @@ class Peers:
 
     @property
     def dropped(self) -> Counter[str]:
-        """Frames and connections that landings refused, by reason."""
-        return sum((landing.dropped for landing in self._landings.values()), Counter())
+        """Frames, connections and datagrams that were refused, by reason."""
+        refused = [landing.dropped for landing in self._landings.values()]
+        if self._done_socket is not None:
+            refused.append(self._done_socket.dropped)
+        return sum(refused, Counter())
 
     @property
     def transports(self) -> list[worker_pb2.PeerTransport]:
@@ -133,4 +139,11 @@ class Peers:
             memory=wire.memory,
             trusted_fabric=wire.trusted_fabric,
         )
-        return ReceiverDriver(role.receiver, identity, wire.landings, on_events, role.lease)
+        return ReceiverDriver(
+            role.receiver,
+            identity,
+            wire.landings,
+            on_events,
+            role.lease,
+            done_socket=wire.done_socket,
+        )

@@ -1,0 +1,130 @@
+"""DONE by a datagram, from one process of a host to another.
+
+    receiver    its hello: a name in the abstract namespace, and a key for this link
+    sender      the key, ConnectRequest{done}   ──▶   as if it had come over the link
+
+A row joins a batch when its DONE has come, and gRPC takes most of a millisecond to wake a process
+where nothing happened before. Nothing depends on datagrams: where one cannot be sent, DONE goes
+over the link, and the link repeats it until it is answered. They overtake the link's messages,
+which a receiver takes in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from google.protobuf.message import DecodeError
+
+from twolane.kvtransfer import reasons
+from twolane.v1 import transfer_pb2
+
+KEY_BYTES = 16
+MAX_BYTES = 64 * 1024  # of a datagram; a longer DONE goes over the link
+_MOST_READS = 64  # in one turn of the event loop
+OnDone = Callable[[int, transfer_pb2.ConnectRequest], None]  # with the sender's epoch
+TryTell = Callable[[transfer_pb2.Done], bool]  # False: it was not sent
+
+_log = logging.getLogger(__name__)
+
+
+class DoneSocket:
+    """The receiver's end, for all senders of its host; open within `listening`.
+
+    `dropped` counts datagrams by reason: any process of the network namespace can send some.
+    """
+
+    def __init__(self) -> None:
+        self.dropped: Counter[str] = Counter()
+        self.address = f"twolane-done-{os.getpid()}-{secrets.token_hex(8)}"
+        self._epochs: dict[bytes, int] = {}  # of senders, by key
+
+    @property
+    def n_keys(self) -> int:
+        """How many links may use it."""
+        return len(self._epochs)
+
+    def key_for(self, sender_epoch: int) -> bytes:
+        """A new key: datagrams with it are that sender's until `forget`."""
+        key = secrets.token_bytes(KEY_BYTES)
+        self._epochs[key] = sender_epoch
+        return key
+
+    def forget(self, key: bytes) -> None:
+        """Its link is over. Ignored for keys that are unknown."""
+        self._epochs.pop(key, None)
+
+    @contextmanager
+    def listening(self, on_done: OnDone) -> Iterator[None]:
+        """Calls `on_done` on the running loop for each DONE. Raises OSError if it cannot open."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+            end.setblocking(False)
+            end.bind(f"\0{self.address}")
+            loop.add_reader(end, self._read, end, on_done)
+            try:
+                yield
+            finally:
+                loop.remove_reader(end)
+
+    def _read(self, end: socket.socket, on_done: OnDone) -> None:
+        for _ in range(_MOST_READS):
+            try:
+                datagram = end.recv(MAX_BYTES + 1)
+            except BlockingIOError:
+                return
+            self._take(datagram, on_done)
+
+    def _take(self, datagram: bytes, on_done: OnDone) -> None:
+        epoch = self._epochs.get(datagram[:KEY_BYTES])
+        if epoch is None:  # guard: key of a link
+            self.dropped[reasons.UNPROVEN] += 1
+            return
+        message = transfer_pb2.ConnectRequest()
+        try:
+            message.ParseFromString(datagram[KEY_BYTES:])
+        except DecodeError:
+            message.Clear()
+        if message.WhichOneof("message") == "done" and len(datagram) <= MAX_BYTES:
+            on_done(epoch, message)
+        else:
+            self.dropped[reasons.MALFORMED] += 1
+
+
+@contextmanager
+def try_tell_by(hello: transfer_pb2.ReceiverHello) -> Iterator[TryTell | None]:
+    """The sender's end, of one link: sends a DONE to the socket that the hello names. False: it is
+    too long, the socket's queue is full, or the receiver has ended.
+
+    None if the hello names no socket, or there is none of that name.
+    """
+    if not hello.done_address:
+        yield None
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.setblocking(False)
+        try:
+            end.connect(f"\0{hello.done_address}")
+        except OSError as error:
+            _log.warning("DONE goes to %s by its link: %s", hello.worker_id, error)
+            yield None
+            return
+
+        def try_tell(done: transfer_pb2.Done) -> bool:
+            request = transfer_pb2.ConnectRequest(done=done)
+            datagram = hello.done_key + request.SerializeToString()
+            if len(datagram) > MAX_BYTES:
+                return False
+            try:
+                end.send(datagram)
+            except OSError:
+                return False
+            return True
+
+        yield try_tell

@@ -1,0 +1,150 @@
+"""DONE by a datagram: who may send one, and what happens where it cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from twolane.kvtransfer import reasons
+from twolane.kvtransfer.link.done_socket import KEY_BYTES, MAX_BYTES, DoneSocket, try_tell_by
+from twolane.v1 import transfer_pb2
+
+EPOCH, OTHER = 11, 12
+DONE = transfer_pb2.Done(
+    ticket=transfer_pb2.Ticket(key=transfer_pb2.TransferKey(submission_id="r"), generation=3),
+    n_chunks=1,
+    first_token=42,
+)
+LONG = transfer_pb2.Done(top_ids=range(1 << 14, 1 << 15))
+
+
+class Heard:
+    """A socket that is open, and what came to it."""
+
+    def __init__(self) -> None:
+        self.socket = DoneSocket()
+        self.done: list[tuple[int, transfer_pb2.Done]] = []
+
+    def on_done(self, epoch: int, message: transfer_pb2.ConnectRequest) -> None:
+        self.done.append((epoch, message.done))
+
+    def hello(self, epoch: int = EPOCH) -> transfer_pb2.ReceiverHello:
+        key = self.socket.key_for(epoch)
+        return transfer_pb2.ReceiverHello(done_address=self.socket.address, done_key=key)
+
+
+@pytest.fixture
+async def heard() -> AsyncIterator[Heard]:
+    heard = Heard()
+    with heard.socket.listening(heard.on_done):
+        yield heard
+
+
+@contextmanager
+def raw(heard: Heard) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+        end.connect(f"\0{heard.socket.address}")
+        yield end
+
+
+async def turns() -> None:
+    """The event loop looks at its sockets."""
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_each_sender_is_known_by_the_key_of_its_link(heard: Heard) -> None:
+    with try_tell_by(heard.hello(EPOCH)) as tell, try_tell_by(heard.hello(OTHER)) as tell_other:
+        assert tell is not None
+        assert tell_other is not None
+        assert tell(DONE)
+        assert tell_other(DONE)
+        assert tell(DONE)
+        await turns()
+    assert heard.done == [(EPOCH, DONE), (OTHER, DONE), (EPOCH, DONE)]
+    assert not heard.socket.dropped
+
+
+async def test_a_key_is_worth_nothing_once_its_link_is_over(heard: Heard) -> None:
+    hello = heard.hello()
+    with try_tell_by(hello) as tell:
+        assert tell is not None
+        heard.socket.forget(hello.done_key)
+        heard.socket.forget(b"never was one")
+        assert tell(DONE)
+        await turns()
+    assert not heard.done
+    assert heard.socket.dropped == {reasons.UNPROVEN: 1}
+
+
+async def test_who_has_no_key_is_not_heard(heard: Heard) -> None:
+    heard.hello()
+    request = transfer_pb2.ConnectRequest(done=DONE).SerializeToString()
+    with raw(heard) as end:
+        for datagram in (b"", request, bytes(KEY_BYTES) + request):
+            end.send(datagram)
+            await turns()
+    assert not heard.done
+    assert heard.socket.dropped == {reasons.UNPROVEN: 3}
+
+
+async def test_what_is_no_done_is_dropped_even_from_a_sender(heard: Heard) -> None:
+    key = heard.hello().done_key
+    abandon = transfer_pb2.ConnectRequest(abandon=transfer_pb2.Abandon(reason="cancelled"))
+    whole = transfer_pb2.ConnectRequest(done=LONG).SerializeToString()
+    with raw(heard) as end:
+        for body in (b"", b"\xff\xff", abandon.SerializeToString(), whole * 4):
+            end.send(key + body)
+            await turns()
+    assert not heard.done
+    assert heard.socket.dropped == {reasons.MALFORMED: 4}
+
+
+async def test_a_done_that_is_too_long_goes_another_way(heard: Heard) -> None:
+    assert LONG.ByteSize() < MAX_BYTES - KEY_BYTES - 16
+    longer = transfer_pb2.Done(top_ids=range(1 << 14, 1 << 16))
+    assert longer.ByteSize() > MAX_BYTES
+    with try_tell_by(heard.hello()) as tell:
+        assert tell is not None
+        assert tell(LONG)
+        assert not tell(longer)
+        await turns()
+    assert heard.done == [(EPOCH, LONG)]
+
+
+async def test_a_full_queue_keeps_nobody_waiting(heard: Heard) -> None:
+    with try_tell_by(heard.hello()) as tell:
+        assert tell is not None
+        n_sent = 0
+        while tell(DONE):
+            n_sent += 1
+            assert n_sent < 100_000, "the queue has a bound"
+        while len(heard.done) < n_sent:  # more than one turn of the loop reads
+            await turns()
+        assert tell(DONE)
+
+
+async def test_a_receiver_that_has_ended_takes_nothing() -> None:
+    heard = Heard()
+    with heard.socket.listening(heard.on_done):
+        ends = try_tell_by(heard.hello())
+        tell = ends.__enter__()
+    assert tell is not None
+    assert not tell(DONE)
+    ends.__exit__(None, None, None)
+    assert not tell(DONE)
+
+
+async def test_no_socket_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with try_tell_by(transfer_pb2.ReceiverHello()) as tell:
+        assert tell is None
+    assert not caplog.records
+    hello = transfer_pb2.ReceiverHello(worker_id="decode-7", done_address="twolane-nobody")
+    with caplog.at_level(logging.WARNING), try_tell_by(hello) as tell:
+        assert tell is None
+    assert "decode-7" in caplog.text

@@ -27,9 +27,8 @@ from twolane.v1 import transfer_pb2
 
 KEY_BYTES = 16
 MAX_BYTES = 64 * 1024  # of a datagram; a longer DONE goes over the link
-_MOST_READS = 64  # in one turn of the event loop
 OnDone = Callable[[int, transfer_pb2.ConnectRequest], None]  # with the sender's epoch
-TryTell = Callable[[transfer_pb2.Done], bool]  # False: it was not sent
+TrySendDone = Callable[[transfer_pb2.Done], bool]  # False: it was not sent
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +36,13 @@ _log = logging.getLogger(__name__)
 class DoneSocket:
     """The receiver's end, for all senders of its host; open within `listening`.
 
-    `dropped` counts datagrams by reason: any process of the network namespace can send some.
+    `address` is empty while it is not open. `dropped` counts datagrams by reason: any process of
+    the network namespace can send some.
     """
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()
-        self.address = f"twolane-done-{os.getpid()}-{secrets.token_hex(8)}"
+        self.address = ""
         self._epochs: dict[bytes, int] = {}  # of senders, by key
 
     @property
@@ -62,26 +62,32 @@ class DoneSocket:
 
     @contextmanager
     def listening(self, on_done: OnDone) -> Iterator[None]:
-        """Calls `on_done` on the running loop for each DONE. Raises OSError if it cannot open."""
+        """Calls `on_done` on the running loop for each DONE. Where the host forbids such sockets,
+        it logs that, and none comes."""
         loop = asyncio.get_running_loop()
+        address = f"twolane-done-{os.getpid()}-{secrets.token_hex(8)}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
             end.setblocking(False)
-            end.bind(f"\0{self.address}")
+            try:
+                end.bind(f"\0{address}")
+            except OSError as error:
+                _log.warning("DONE comes by links alone: %s", error)
+                yield
+                return
+            self.address = address
             loop.add_reader(end, self._read, end, on_done)
             try:
                 yield
             finally:
                 loop.remove_reader(end)
+                self.address = ""
 
     def _read(self, end: socket.socket, on_done: OnDone) -> None:
-        for _ in range(_MOST_READS):
-            try:
-                datagram = end.recv(MAX_BYTES + 1)
-            except BlockingIOError:
-                return
-            self._take(datagram, on_done)
-
-    def _take(self, datagram: bytes, on_done: OnDone) -> None:
+        """One datagram: the loop calls again for the next, after what else it has to do."""
+        try:
+            datagram = end.recv(MAX_BYTES)
+        except BlockingIOError:
+            return
         epoch = self._epochs.get(datagram[:KEY_BYTES])
         if epoch is None:  # guard: key of a link
             self.dropped[reasons.UNPROVEN] += 1
@@ -90,15 +96,15 @@ class DoneSocket:
         try:
             message.ParseFromString(datagram[KEY_BYTES:])
         except DecodeError:
-            message.Clear()
-        if message.WhichOneof("message") == "done" and len(datagram) <= MAX_BYTES:
+            message.Clear()  # it holds what came before the fault
+        if message.WhichOneof("message") == "done":
             on_done(epoch, message)
         else:
             self.dropped[reasons.MALFORMED] += 1
 
 
 @contextmanager
-def try_tell_by(hello: transfer_pb2.ReceiverHello) -> Iterator[TryTell | None]:
+def done_sender(hello: transfer_pb2.ReceiverHello) -> Iterator[TrySendDone | None]:
     """The sender's end, of one link: sends a DONE to the socket that the hello names. False: it is
     too long, the socket's queue is full, or the receiver has ended.
 
@@ -116,7 +122,7 @@ def try_tell_by(hello: transfer_pb2.ReceiverHello) -> Iterator[TryTell | None]:
             yield None
             return
 
-        def try_tell(done: transfer_pb2.Done) -> bool:
+        def try_send_done(done: transfer_pb2.Done) -> bool:
             request = transfer_pb2.ConnectRequest(done=done)
             datagram = hello.done_key + request.SerializeToString()
             if len(datagram) > MAX_BYTES:
@@ -127,4 +133,4 @@ def try_tell_by(hello: transfer_pb2.ReceiverHello) -> Iterator[TryTell | None]:
                 return False
             return True
 
-        yield try_tell
+        yield try_send_done

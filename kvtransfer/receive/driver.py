@@ -121,9 +121,7 @@ class ReceiverDriver:
             self._receiver.attach_peer(epoch, self._landings[answer.transport], self._now())
             self.flush()
             while True:
-                message = await link.receive()
-                self._receiver.on_message(epoch, message, self._now())
-                self._on_wake()  # a landing may have answered already
+                self._on_message(epoch, await link.receive())
         except LinkBrokenError as error:
             _log.info("link from sender %x is over: %s", epoch, error)
         except TimeoutError:
@@ -139,10 +137,11 @@ class ReceiverDriver:
         self, hello: transfer_pb2.SenderHello, answer: transfer_pb2.ReceiverHello
     ) -> None:
         """Tell a sender of this host where else it may send DONE."""
+        ours = self._done_socket
         is_near = hello.host == self._identity.host
-        if self._done_socket is not None and is_near:  # guard: one host
-            answer.done_address = self._done_socket.address
-            answer.done_key = self._done_socket.key_for(hello.epoch)
+        if ours is not None and ours.address and is_near:  # guard: one host
+            answer.done_address = ours.address
+            answer.done_key = ours.key_for(hello.epoch)
 
     def _close_done_socket_to(self, answer: transfer_pb2.ReceiverHello) -> None:
         """The link that this answer was for is over."""
@@ -178,10 +177,13 @@ class ReceiverDriver:
             self._receiver.peer_gone(epoch, self._now())
             self.flush()
 
+    def _on_message(self, epoch: int, message: transfer_pb2.ConnectRequest) -> None:
+        self._receiver.on_message(epoch, message, self._now())
+        self._on_wake()  # a landing may have answered already
+
     def _on_done(self, epoch: int, message: transfer_pb2.ConnectRequest) -> None:
         with self._fault.watch():
-            self._receiver.on_message(epoch, message, self._now())
-            self._on_wake()
+            self._on_message(epoch, message)
 
     def _on_wake(self) -> None:
         self._receiver.poll(self._now())

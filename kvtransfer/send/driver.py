@@ -18,7 +18,7 @@ from twolane.fault import Fault
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.config import LeaseConfig
 from twolane.kvtransfer.events import SenderEvent
-from twolane.kvtransfer.link.done_socket import try_tell_by
+from twolane.kvtransfer.link.done_socket import done_sender
 from twolane.kvtransfer.link.handshake import HELLO_S, paging_to
 from twolane.kvtransfer.link.peer_links import PeerLinks
 from twolane.kvtransfer.send.closing_outlets import StoppingOutlets
@@ -228,14 +228,14 @@ class SenderDriver:
         failed = self._failed.get(epoch, {})
         instead_of = "; ".join(f"{name}: {one.why}" for name, one in failed.items())
         self._links.add(epoch, link, hello.worker_id, hello.transport, instead_of)
-        with try_tell_by(hello) as try_tell:
+        with done_sender(hello) as try_send_done:
             self._sender.attach_peer(
                 epoch,
                 self._outlets[epoch].outlet,
                 self._now(),
                 paging,
                 takes_last_chunk=hello.takes_last_chunk,
-                try_tell=try_tell,
+                try_send_done=try_send_done,
             )
             self.flush()
             while True:

@@ -313,7 +313,7 @@ class Outbound:
         self._life.advance(OutState.DONE)
         self._retry.start(now)
         done = self.grant.done(self.first, last_chunk)
-        if not self._hub.posts.try_tell(self.key.receiver_epoch, done):
+        if not self._hub.posts.try_send_done(self.key.receiver_epoch, done):
             self._say(done=done)
 
     def _tell_unplaced(self, reason: str) -> None:

@@ -16,7 +16,7 @@ from twolane.kvtransfer.copy_plan import CopyPlan
 from twolane.kvtransfer.device import Mark
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.layouts.gather import Paging
-from twolane.kvtransfer.link.done_socket import TryTell
+from twolane.kvtransfer.link.done_socket import TrySendDone
 from twolane.kvtransfer.send.grant import OutGrant
 from twolane.kvtransfer.transport import Outlet, Posted
 from twolane.v1 import transfer_pb2
@@ -51,7 +51,7 @@ class OutPeer(Generic[OutT]):
     in_flight_bytes: int = 0
     moved_at: float = 0.0  # a send made progress, or began, or its pages were computed
     n_moved: int = 0  # the outlet's count at the last look
-    try_tell: TryTell | None = None  # tells it DONE sooner than its link does
+    try_send_done: TrySendDone | None = None  # tells it DONE sooner than its link does
     # Transfers that found the window full, the first one first.
     waiting: dict[OutT, None] = field(default_factory=dict)
 
@@ -92,11 +92,11 @@ class PostBook(Generic[OutT]):
         """Whether that receiver, whose link is or was up, reads a Chunk in DONE."""
         return self.peers[epoch].takes_last_chunk
 
-    def try_tell(self, epoch: int, done: transfer_pb2.Done) -> bool:
+    def try_send_done(self, epoch: int, done: transfer_pb2.Done) -> bool:
         """Tell that receiver, whose link is or was up, DONE sooner than the link would. False: it
         was not sent."""
         peer = self.peers[epoch]
-        return peer.attached and peer.try_tell is not None and peer.try_tell(done)
+        return peer.attached and peer.try_send_done is not None and peer.try_send_done(done)
 
     def paging_of(self, epoch: int) -> Paging:
         """The paging of a receiver whose link is or was up."""

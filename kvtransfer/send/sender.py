@@ -21,7 +21,7 @@ from twolane.kvtransfer.device import Mark
 from twolane.kvtransfer.events import FirstToken, SenderEvent
 from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.layouts.gather import Paging
-from twolane.kvtransfer.link.done_socket import TryTell
+from twolane.kvtransfer.link.done_socket import TrySendDone
 from twolane.kvtransfer.page_authority import PageAuthority
 from twolane.kvtransfer.send.abandons import UnansweredAbandons
 from twolane.kvtransfer.send.outbound import Outbound, OutHub, OutRow, OutState
@@ -203,11 +203,11 @@ class Sender:
         paging: Paging | None = None,
         *,
         takes_last_chunk: bool = False,
-        try_tell: TryTell | None = None,
+        try_send_done: TrySendDone | None = None,
     ) -> None:
         """Hellos were exchanged with that receiver. `paging`: how its pages are cut, if not as
-        ours. `takes_last_chunk`: as in its hello. `try_tell`: a quicker way for DONE, if there is
-        one; the link repeats what may have got lost on it.
+        ours. `takes_last_chunk`: as in its hello. `try_send_done`: a quicker way for the first DONE
+        of each row, if there is one; the link repeats what may have got lost on it.
 
         The outlet converts pages where that is needed. The caller closes it, and passes the same
         one each time until `forget_peer`.
@@ -216,7 +216,7 @@ class Sender:
         assert peer.outlet is outlet, "posts may be under way on the other outlet"
         self._barred.pop(epoch, None)
         peer.takes_last_chunk = takes_last_chunk
-        peer.try_tell = try_tell
+        peer.try_send_done = try_send_done
         peer.attached = True
         peer.renew_at = now
         self._abandons.hurry(epoch, now)

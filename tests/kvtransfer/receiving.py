@@ -133,6 +133,8 @@ class Receiving:
         transports: tuple[str, ...] = TRANSPORTS,
         page_lane: PageLane = PageLane.PLAIN,
         lease: LeaseConfig = LEASE,
+        *,
+        by_datagram: bool = True,
     ) -> None:
         self.lease = lease
         self.epoch = secrets.randbits(63)
@@ -171,7 +173,7 @@ class Receiving:
             self.landings,
             self.on_events,
             lease,
-            done_socket=self.done_socket,
+            done_socket=self.done_socket if by_datagram else None,
         )
         self.landed: list[str] = []
         self.used: dict[str, str] = {}  # transports of those that landed
@@ -256,9 +258,14 @@ async def receiving(
     transports: tuple[str, ...] = TRANSPORTS,
     page_lane: PageLane = PageLane.PLAIN,
     lease: LeaseConfig = LEASE,
+    *,
+    by_datagram: bool = True,
 ) -> AsyncIterator[tuple[Receiving, Any]]:
-    """A running receiving side and the task group for its senders; all closed at the end."""
-    side = Receiving(n_pages, row_pages, kind, transports, page_lane, lease)
+    """A running receiving side and the task group for its senders; all closed at the end.
+    `by_datagram`: it takes DONE so, as receivers of older versions do not."""
+    side = Receiving(
+        n_pages, row_pages, kind, transports, page_lane, lease, by_datagram=by_datagram
+    )
     server = grpc.aio.server()
     transfer_pb2_grpc.add_TransferServiceServicer_to_server(_Servicer(side.driver), server)
     side.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"

@@ -13,6 +13,8 @@ from tests.kvtransfer.nixl_marks import needs_nixl, over_nixl
 from tests.kvtransfer.receiving import SENTINEL, receiving
 from tests.kvtransfer.sender_process import PATIENT
 from twolane.kvtransfer.events import Dead
+from twolane.kvtransfer.link.done_socket import done_sender
+from twolane.v1 import transfer_pb2
 
 ALIKE = [
     *(("host", "host", transport) for transport in ("tcp", "unix", "shm")),
@@ -42,6 +44,35 @@ async def test_rows_of_scattered_pages_arrive_from_another_process(
         await side.wait_until("its link closed", lambda: side.driver.transports == [])
         assert side.pages.counts().free == side.pages.n_pages
         side.pages.check_integrity()
+
+
+async def test_a_receiver_of_an_older_version_hears_of_done_by_its_link() -> None:
+    async with receiving(40, 10, transports=("shm",), lease=PATIENT, by_datagram=False) as (
+        side,
+        tasks,
+    ):
+        await side.start_sender(tasks, "shm", 3)
+        await side.wait_until("all landed", lambda: side.landed == ["0", "1", "2"])
+        assert side.done_socket.n_taken == 0
+
+
+async def test_a_broken_invariant_that_a_datagram_finds_ends_the_receiver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def break_down(*heard: object) -> None:
+        raise AssertionError("broken")
+
+    with pytest.RaisesGroup(pytest.RaisesGroup(AssertionError)):
+        async with receiving(n_pages=40, row_pages=10) as (side, _):
+            monkeypatch.setattr(side.receiver, "on_message", break_down)
+            await side.wait_until("open", lambda: side.done_socket.address)
+            hello = transfer_pb2.ReceiverHello(
+                done_address=side.done_socket.address, done_key=side.done_socket.key_for(7)
+            )
+            with done_sender(hello) as try_send_done:
+                assert try_send_done is not None
+                assert try_send_done(transfer_pb2.Done())
+            await side.wait_until("over", lambda: False)
 
 
 async def test_a_key_is_forgotten_with_its_link() -> None:

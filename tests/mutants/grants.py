@@ -21,8 +21,8 @@ GRANTS = (
     Mutant(
         "one host",
         "kvtransfer/receive/driver.py",
-        "if self._done_socket is not None and is_near:",
-        "if self._done_socket is not None:",
+        "if ours is not None and ours.address and is_near:",
+        "if ours is not None and ours.address:",
         (
             "tests/kvtransfer/test_far_senders.py::"
             "test_rows_of_a_sender_elsewhere_come_encrypted_though_both_know_quicker_ways",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from twolane.kvtransfer import reasons
-from twolane.kvtransfer.link.done_socket import KEY_BYTES, MAX_BYTES, DoneSocket, try_tell_by
+from twolane.kvtransfer.link.done_socket import KEY_BYTES, MAX_BYTES, DoneSocket, done_sender
 from twolane.v1 import transfer_pb2
 
 EPOCH, OTHER = 11, 12
@@ -54,12 +54,12 @@ def raw(heard: Heard) -> Iterator[socket.socket]:
 
 async def turns() -> None:
     """The event loop looks at its sockets."""
-    for _ in range(4):
+    for _ in range(8):
         await asyncio.sleep(0)
 
 
 async def test_each_sender_is_known_by_the_key_of_its_link(heard: Heard) -> None:
-    with try_tell_by(heard.hello(EPOCH)) as tell, try_tell_by(heard.hello(OTHER)) as tell_other:
+    with done_sender(heard.hello(EPOCH)) as tell, done_sender(heard.hello(OTHER)) as tell_other:
         assert tell is not None
         assert tell_other is not None
         assert tell(DONE)
@@ -72,7 +72,7 @@ async def test_each_sender_is_known_by_the_key_of_its_link(heard: Heard) -> None
 
 async def test_a_key_is_worth_nothing_once_its_link_is_over(heard: Heard) -> None:
     hello = heard.hello()
-    with try_tell_by(hello) as tell:
+    with done_sender(hello) as tell:
         assert tell is not None
         heard.socket.forget(hello.done_key)
         heard.socket.forget(b"never was one")
@@ -96,9 +96,10 @@ async def test_who_has_no_key_is_not_heard(heard: Heard) -> None:
 async def test_what_is_no_done_is_dropped_even_from_a_sender(heard: Heard) -> None:
     key = heard.hello().done_key
     abandon = transfer_pb2.ConnectRequest(abandon=transfer_pb2.Abandon(reason="cancelled"))
-    whole = transfer_pb2.ConnectRequest(done=LONG).SerializeToString()
+    done = transfer_pb2.ConnectRequest(done=DONE).SerializeToString()
+    cut = transfer_pb2.ConnectRequest(done=LONG).SerializeToString()[:-1]
     with raw(heard) as end:
-        for body in (b"", b"\xff\xff", abandon.SerializeToString(), whole * 4):
+        for body in (b"", done + b"\xff\xff", abandon.SerializeToString(), cut):
             end.send(key + body)
             await turns()
     assert not heard.done
@@ -109,7 +110,7 @@ async def test_a_done_that_is_too_long_goes_another_way(heard: Heard) -> None:
     assert LONG.ByteSize() < MAX_BYTES - KEY_BYTES - 16
     longer = transfer_pb2.Done(top_ids=range(1 << 14, 1 << 16))
     assert longer.ByteSize() > MAX_BYTES
-    with try_tell_by(heard.hello()) as tell:
+    with done_sender(heard.hello()) as tell:
         assert tell is not None
         assert tell(LONG)
         assert not tell(longer)
@@ -118,7 +119,7 @@ async def test_a_done_that_is_too_long_goes_another_way(heard: Heard) -> None:
 
 
 async def test_a_full_queue_keeps_nobody_waiting(heard: Heard) -> None:
-    with try_tell_by(heard.hello()) as tell:
+    with done_sender(heard.hello()) as tell:
         assert tell is not None
         n_sent = 0
         while tell(DONE):
@@ -132,7 +133,7 @@ async def test_a_full_queue_keeps_nobody_waiting(heard: Heard) -> None:
 async def test_a_receiver_that_has_ended_takes_nothing() -> None:
     heard = Heard()
     with heard.socket.listening(heard.on_done):
-        ends = try_tell_by(heard.hello())
+        ends = done_sender(heard.hello())
         tell = ends.__enter__()
     assert tell is not None
     assert not tell(DONE)
@@ -140,11 +141,24 @@ async def test_a_receiver_that_has_ended_takes_nothing() -> None:
     assert not tell(DONE)
 
 
+async def test_a_host_that_forbids_the_socket_keeps_no_worker_from_its_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise PermissionError("by a policy")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    heard = Heard()
+    with caplog.at_level(logging.WARNING), heard.socket.listening(heard.on_done):
+        assert not heard.hello().done_address
+    assert "by a policy" in caplog.text
+
+
 async def test_no_socket_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    with try_tell_by(transfer_pb2.ReceiverHello()) as tell:
+    with done_sender(transfer_pb2.ReceiverHello()) as tell:
         assert tell is None
     assert not caplog.records
     hello = transfer_pb2.ReceiverHello(worker_id="decode-7", done_address="twolane-nobody")
-    with caplog.at_level(logging.WARNING), try_tell_by(hello) as tell:
+    with caplog.at_level(logging.WARNING), done_sender(hello) as tell:
         assert tell is None
     assert "decode-7" in caplog.text

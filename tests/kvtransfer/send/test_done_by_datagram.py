@@ -16,7 +16,7 @@ class Way:
         self.told: list[transfer_pb2.Done] = []
         self.is_open = True
 
-    def try_tell(self, done: transfer_pb2.Done) -> bool:
+    def try_send_done(self, done: transfer_pb2.Done) -> bool:
         if self.is_open:
             self.told.append(done)
         return self.is_open
@@ -25,7 +25,7 @@ class Way:
 def pair_with(way: Way) -> Pair:
     pair = Pair()
     pair.sender.attach_peer(
-        D_EPOCH, pair.outlet, pair.now, takes_last_chunk=True, try_tell=way.try_tell
+        D_EPOCH, pair.outlet, pair.now, takes_last_chunk=True, try_send_done=way.try_send_done
     )
     return pair
 

@@ -135,6 +135,10 @@ class FakeEngine:
             time.sleep(max(0.0, begun_s + self.step_time_s(work) - time.monotonic()))
         return DoneStep(results)
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        """It computes."""
+        return False
+
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Verify, mark and sample each row; faster if `token_ids` is an array, not a list."""
         while self.config.hangs_by_file and _is_named_by(Path(self.config.hangs_by_file)):

@@ -170,6 +170,11 @@ class Engine(Protocol):
         """
         ...
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        """Whether `submit` of that batch would do no more than launch it: nothing is compiled or
+        computed, and no other process is waited for, so that an event loop may call it."""
+        ...
+
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """`submit` and wait: one result per row, in order."""
         ...

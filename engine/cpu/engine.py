@@ -53,6 +53,10 @@ class CpuEngine:
         """Computes before it returns, so no step is pipelined."""
         return DoneStep(self.run(work))
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        """It computes."""
+        return False
+
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """See `twolane.engine.step.Engine.run`. An empty batch gives an empty list."""
         assert self._kv is not None, "the engine is closed"

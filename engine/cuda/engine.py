@@ -23,7 +23,7 @@ from twolane.engine.cuda.graphs import PassGraphs
 from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
 from twolane.engine.cuda.memory import RawMemory
 from twolane.engine.cuda.model import CudaModel
-from twolane.engine.cuda.packing import pack_decode, pack_mixed, pack_prompts
+from twolane.engine.cuda.packing import decode_shape, pack_decode, pack_mixed, pack_prompts
 from twolane.engine.cuda.plans import (
     MAX_ROWS,
     PROMPT_BUCKETS,
@@ -107,6 +107,14 @@ class CudaEngine:
         """See `twolane.engine.step.Engine.submit`. Returns when everything is launched: a step of a
         kind that was not warmed up compiles kernels first, which takes seconds."""
         return self._submit(work)
+
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        """Whether these are rows of answers only, and the graphs of their passes are captured."""
+        if not all(row.n_new == 1 and row.start >= row.n_prompt for row in work):
+            return False
+        whole, rest = divmod(len(work), MAX_ROWS)
+        sizes = [MAX_ROWS] * bool(whole) + [bucket_for(rest)] * bool(rest)
+        return all(self._graphs.has(decode_shape(size, self._table_pages)) for size in sizes)
 
     def run_few_layers(self, work: Sequence[RowWork]) -> list[RowResult]:
         """Like `run`, but with few layers: loads everything that such a step needs. The results are

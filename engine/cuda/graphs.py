@@ -49,6 +49,11 @@ class PassGraphs:
         self._arena = torch.cuda.graph_pool_handle() if self._has_graphs else None
         self._captures = torch.cuda.Stream(device) if self._has_graphs else None  # type: ignore[no-untyped-call]
 
+    def has(self, shape: InputShape) -> bool:
+        """Whether `run` with inputs of that shape replays a graph."""
+        found = self._captured.get(shape)
+        return found is not None and found.graph is not None
+
     def run(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         """Load the inputs and compute, on the current stream (not the default one)."""
         found = self._captured.get(host.shape)

@@ -16,6 +16,11 @@ NO_SOURCE = -1  # the token is known
 NO_SLOT = -1  # padding rows write no keys
 
 
+def decode_shape(bucket: int, table_pages: int) -> InputShape:
+    """The shape of `pack_decode`."""
+    return InputShape(bucket, bucket, bucket, table_pages)
+
+
 def pack_decode(
     rows: list[Share],
     bucket: int,
@@ -29,7 +34,7 @@ def pack_decode(
 
     `latest`: by row, the index of its sample in the previous step.
     """
-    host = HostInputs(InputShape(bucket, bucket, bucket, table_pages), pinned=pinned)
+    host = HostInputs(decode_shape(bucket, table_pages), pinned=pinned)
     n = len(rows)
     for name, filler in (("ids", 0), ("follow", NO_SOURCE), ("positions", 0), ("slots", NO_SLOT),
                          ("lengths", 0), ("temperatures", 0), ("seeds", 0), ("samples", 0),

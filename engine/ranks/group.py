@@ -159,6 +159,10 @@ class RankGroup:
             self._send(member, Kind.STEP, message)
         return _GroupStep(self, number, step)
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        """It writes to other processes, which may not read."""
+        return False
+
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:
         """`submit` and wait."""
         return self.submit(work).result()

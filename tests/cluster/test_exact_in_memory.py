@@ -31,6 +31,7 @@ class TimedCpuEngine:
         self.pool = engine.pool
         self.device_pool = engine.device_pool
         self.steps_ahead = engine.steps_ahead
+        self.only_launches = engine.only_launches
         self.submit = engine.submit
         self.run = engine.run
         self.close = engine.close

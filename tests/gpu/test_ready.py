@@ -90,5 +90,10 @@ def test_a_ready_engine_compiles_and_captures_nothing(
 
 
 def _take(engine: CudaEngine, work: Iterator[list[RowWork]]) -> None:
+    n_launched = 0
     for step in work:
+        is_answers = all(row.n_new == 1 and row.start >= row.n_prompt for row in step)
+        assert engine.only_launches(step) == is_answers
+        n_launched += is_answers
         assert {result.error for result in engine.run(step)} == {""}
+    assert n_launched

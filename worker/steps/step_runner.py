@@ -60,12 +60,15 @@ class StepRunner(Protocol):
 
 
 class ThreadStepRunner:
-    """Runs steps on a thread of their own, so that the event loop is never blocked for long.
+    """Runs steps so that the event loop is never blocked for long.
 
-    It waits for a moment while a step of decode rows is submitted: both need the interpreter, and
-    taking turns with the loop would make the device wait longer than both take. A second thread
-    waits for results, so that a step can be submitted while another is computed. The first thread
-    hands it the step directly, so a decode-only step wakes the loop only once.
+    A step that need only be launched is submitted on the loop itself: the device would wait for a
+    thread to wake. Others are submitted on a thread of their own, which the loop lets go on for a
+    moment if all are decode rows: both need the interpreter, and taking turns would make the device
+    wait longer than both take.
+
+    Another thread waits for results, so that a step can be submitted while another is computed. It
+    is handed the step directly, so a decode-only step wakes the loop only once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -78,8 +81,11 @@ class ThreadStepRunner:
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Landing:
         pending, before = _Pending(), self._submission
-        self._submission = self._submits.submit(self._submit, pending, work, on_submitted)
         is_next = before is None or before.done()
+        if is_next and self._engine.only_launches(work):
+            self._submit(pending, work, on_submitted)
+            return pending.wait()
+        self._submission = self._submits.submit(self._submit, pending, work, on_submitted)
         if self.steps_ahead and is_next and all(row.n_new == 1 for row in work):
             with suppress(TimeoutError):
                 self._submission.result(_SUBMIT_S)
@@ -88,7 +94,7 @@ class ThreadStepRunner:
     def _submit(
         self, pending: _Pending, work: Sequence[RowWork], on_submitted: OnSubmitted | None
     ) -> None:
-        """Runs on the submitting thread."""
+        """Runs on the submitting thread, or on the loop."""
         if pending.is_cancelled:
             return
         try:

@@ -185,3 +185,33 @@ def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[[st
     step: Any = engine.submit([*work, unfinished])
     assert step._latest.shape == (2, 3)
     assert [len(result.tokens) for result in step.result()] == [1, 1, 1, 0]
+
+
+def test_only_rows_of_answers_whose_graphs_are_captured_are_just_launched(
+    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twolane.engine.cuda.graphs import PassGraphs
+    from twolane.engine.cuda.inputs import InputShape
+    from twolane.engine.cuda.plans import MAX_ROWS
+
+    engine = cuda_engine(model_dir("llama"))
+    answer = row(1, [5, 6, 7], 2, 1, [0], n_prompt=2)
+    captured: set[int] = set()
+    assert not engine.only_launches([answer]), "there are no graphs without a card"
+
+    def has(self: PassGraphs, shape: InputShape) -> bool:
+        assert shape == InputShape(shape.rows, shape.rows, shape.rows, shape.table_pages)
+        return shape.rows in captured
+
+    monkeypatch.setattr(PassGraphs, "has", has)
+    assert not engine.only_launches([answer])
+    captured |= {1, 20, MAX_ROWS}
+    assert engine.only_launches([answer])
+    assert engine.only_launches([answer] * 17), "padded to 20"
+    assert not engine.only_launches([answer] * 2)
+    assert engine.only_launches([answer] * (2 * MAX_ROWS))
+    assert engine.only_launches([answer] * (MAX_ROWS + 1))
+    assert not engine.only_launches([answer] * (MAX_ROWS + 2))
+    assert not engine.only_launches([answer, row(2, [5, 6, 7], 1, 2, [0], n_prompt=1)])
+    assert not engine.only_launches([row(1, [5, 6, 7], 2, 1, [0], n_prompt=3)]), "of a prompt"
+    engine.close()

@@ -36,6 +36,9 @@ class Steps:
     def __init__(self, *steps: Step) -> None:
         self._steps = list(steps)
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        return False
+
     def submit(self, work: Sequence[RowWork]) -> Step:
         return self._steps.pop(0)
 
@@ -84,6 +87,12 @@ class BrokenEngine:
 
     steps_ahead = 1
 
+    def __init__(self, *, launches: bool) -> None:
+        self._launches = launches
+
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        return self._launches
+
     def submit(self, work: Sequence[RowWork]) -> Step:
         raise RuntimeError("the device is gone")
 
@@ -97,7 +106,9 @@ class BrokenStep:
         raise RuntimeError("the device is gone")
 
 
-@pytest.mark.parametrize("engine", [BrokenEngine(), Steps(BrokenStep())])
+@pytest.mark.parametrize(
+    "engine", [BrokenEngine(launches=False), BrokenEngine(launches=True), Steps(BrokenStep())]
+)
 async def test_what_a_thread_of_the_engine_raises_reaches_who_waits(engine: object) -> None:
     runner = ThreadStepRunner(cast(Engine, engine))
     with pytest.raises(RuntimeError, match="the device is gone"):
@@ -168,6 +179,44 @@ async def test_the_loop_keeps_still_while_decode_rows_are_submitted(
     landing = runner.run([row(1)], None)
     assert engine.is_over
     assert (await landing).results == [RowResult(1)]
+    await runner.close()
+
+
+class Launches(Steps):
+    """Its steps need only be launched, but for those of a prompt; notes who submits them."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__(*steps)
+        self.submitters: list[int] = []
+        self.go_on = threading.Event()
+
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        return all(row.n_new == 1 for row in work)
+
+    def submit(self, work: Sequence[RowWork]) -> Step:
+        self.submitters.append(threading.get_ident())
+        assert self.only_launches(work) or self.go_on.wait(30)
+        return super().submit(work)
+
+
+async def test_a_step_that_need_only_be_launched_wakes_no_thread() -> None:
+    step = LateStep("mark", [RowResult(1)])
+    engine = Launches(step)
+    runner = ThreadStepRunner(cast(Engine, engine))
+    landing = runner.run([row(1)], None)
+    assert engine.submitters == [threading.get_ident()]
+    step.go_on.set()
+    assert (await landing).results == [RowResult(1)]
+    await runner.close()
+
+
+async def test_a_step_is_not_launched_while_another_one_is_being_submitted() -> None:
+    engine = Launches(DoneStep([RowResult(2)]), DoneStep([RowResult(1)]))
+    runner = ThreadStepRunner(cast(Engine, engine))
+    landings = [runner.run([row(2)], None), runner.run([row(1)], None)]
+    engine.go_on.set()
+    assert [(await landing).results for landing in landings] == [[RowResult(2)], [RowResult(1)]]
+    assert threading.get_ident() not in engine.submitters
     await runner.close()
 
 

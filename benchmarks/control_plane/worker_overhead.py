@@ -75,6 +75,9 @@ class IdleEngine(FakeEngine):
         self._step_s = step_s
         self._done_s = 0.0
 
+    def only_launches(self, work: Sequence[RowWork]) -> bool:
+        return True
+
     def submit(self, work: Sequence[RowWork]) -> _IdleStep:
         self.steps += 1
         self._done_s = max(self._done_s, time.monotonic()) + self._step_s

@@ -3,6 +3,9 @@
 `make test-gpu` runs them; the other tests' conftest.py hides the card.
 """
 
+import fcntl
+from collections.abc import Iterator
+
 import pytest
 
 from tests.seeds import pytest_runtest_setup as pytest_runtest_setup
@@ -17,6 +20,22 @@ try:
 except ImportError as error:
     REASON = f"{error.name} is not installed"
     collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture
+def cards_alone() -> None:
+    """For tests that look at how much of a card's memory is free: no other test runs meanwhile."""
+
+
+@pytest.fixture(autouse=True)
+def cards(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Tests of several processes share the cards."""
+    how = fcntl.LOCK_EX if "cards_alone" in request.fixturenames else fcntl.LOCK_SH
+    with (tmp_path_factory.getbasetemp().parent / "cards.lock").open("w") as lock:
+        fcntl.flock(lock, how)
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

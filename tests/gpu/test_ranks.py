@@ -172,6 +172,7 @@ def test_a_bad_row_fails_alone_on_every_rank(model_dir: ModelDir) -> None:
         assert results[1:5] == expected
 
 
+@pytest.mark.usefixtures("cards_alone")
 def test_a_rank_killed_amid_steps_ends_all_and_frees_the_cards(model_dir: ModelDir) -> None:
     with group(model_dir("llama"), 2) as several:
         row = Row(0, prompt_of(40), GREEDY)

@@ -63,6 +63,7 @@ def devices(cluster: LocalCluster) -> dict[str, tuple[str, ...]]:
     return {w.worker_id: w.devices for w in cluster.status().workers if w.state == "alive"}
 
 
+@pytest.mark.usefixtures("cards_alone")
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("pools", [COLOCATED, GROUP], ids=["two_workers", "a_group"])
 def test_a_worker_comes_back_on_its_own_cards_once_the_dead_has_let_go_of_them(

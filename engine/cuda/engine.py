@@ -47,6 +47,8 @@ from twolane.engine.step import (
     row_error,
 )
 
+_MOST_APART = 1024  # tokens of prompts; launching is hidden behind longer ones
+
 log = logging.getLogger(__name__)
 
 
@@ -182,7 +184,10 @@ class CudaEngine:
         places: dict[int, int] = {}
         tops: list[tuple[torch.Tensor, torch.Tensor]] = []
         n_sampled = n_top = 0
-        for what in split_passes(sound, exact=self._exact, most_rows=MAX_ROWS):
+        passes = split_passes(sound, exact=self._exact, most_rows=MAX_ROWS)
+        if not few_layers:
+            passes = [part for what in passes for part in self._apart(what)]
+        for what in passes:
             inputs, logits, sampled, nths = self._run_pass(what, few_layers)
             with stage("refine", self._device):
                 self._sampler.refine(logits, inputs, self._fresh, sampled)
@@ -208,6 +213,17 @@ class CudaEngine:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return CudaStep(outcomes, host[:, :n_sampled], tables, event)
+
+    def _apart(self, what: Pass) -> list[Pass]:
+        """Rows of answers and short prompts of one pass as two, if both have graphs: the host takes
+        longer to launch kernels one by one than the card to read the weights again."""
+        prompts = Pass([], what.chunks)
+        n_tokens = sum(share.n_new for share in what.chunks)
+        if not what.decode or not what.chunks or n_tokens > _MOST_APART:
+            return [what]
+        if self._bucket_of_prompts(prompts) is None:
+            return [what]
+        return [Pass(what.decode, []), prompts]
 
     def _run_pass(
         self, what: Pass, few_layers: bool

@@ -99,6 +99,55 @@ def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[[str], Path]) -
 
 
 @pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding
+@pytest.mark.parametrize("exact", [False, True])
+def test_prompts_beside_rows_run_as_graphs_of_their_own(
+    exact: bool, model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twolane.engine.cuda import engine as module
+    from twolane.engine.cuda.graphs import PassGraphs
+    from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
+
+    apart, mixed = (cuda_engine(model_dir("llama"), exact=exact, graphed_tokens=n) for n in (64, 0))
+    shapes: list[tuple[int, bool]] = []
+    run = PassGraphs.run
+
+    def noted(self: PassGraphs, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
+        shapes.append((host.shape.tokens, bool(host.shape.tiles)))
+        return run(self, host)
+
+    monkeypatch.setattr(PassGraphs, "run", noted)
+    one, two, three = PROMPT[:20], PROMPT[20:31], PROMPT[31:40]
+
+    def answers(engine: Engine) -> list[list[int]]:
+        """A row of an answer, which follows its sample, before and behind two prompts; then all."""
+        (first,) = engine.run([row(1, one, 0, 20, [1], n_prompt=20)])
+        tokens = [*one, token(first)]
+        shapes.clear()
+        beside = [
+            row(2, two, 0, 11, [2], n_prompt=11),
+            row(1, tokens, 20, 1, [1], n_prompt=20),
+            row(3, three, 0, 9, [3], n_prompt=9),
+        ]
+        step = engine.submit(beside)
+        follow = engine.submit(
+            [
+                row(3, three, 9, 1, [3], n_prompt=9, follows=True),
+                row(2, two, 11, 1, [2], n_prompt=11, follows=True),
+                row(1, tokens, 21, 1, [1], n_prompt=20, follows=True),
+            ]
+        )
+        return [[token(result) for result in each.result()] for each in (step, follow)]
+
+    found = answers(apart)
+    assert shapes[:2] == [(1, False), (32, True)]
+    assert answers(mixed) == found
+    assert shapes == [(3, False)], "only the rows of answers are alone"
+    monkeypatch.setattr(module, "_MOST_APART", 19)
+    assert answers(apart) == found
+    assert shapes == [(3, False)], "20 tokens are too many"
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_prompts_padded_for_a_graph_give_the_bits_of_the_same_prompts_unpadded(
     family: str, model_dir: Callable[[str], Path]

@@ -171,8 +171,9 @@ class Engine(Protocol):
         ...
 
     def only_launches(self, work: Sequence[RowWork]) -> bool:
-        """Whether `submit` of that batch would do no more than launch it: nothing is compiled or
-        computed, and no other process is waited for, so that an event loop may call it."""
+        """Whether `submit` of that batch, if no row has an error, does no more than launch it:
+        nothing is compiled or computed, and no other process is waited for. So an event loop may
+        call it."""
         ...
 
     def run(self, work: Sequence[RowWork]) -> list[RowResult]:

@@ -32,7 +32,7 @@ from twolane.engine.cuda.plans import (
     bucket_for,
     prompt_bucket_for,
 )
-from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, upload
+from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, is_plain, upload
 from twolane.engine.cuda.shares import Pass, Share, split_passes
 from twolane.engine.cuda.stages import stage
 from twolane.engine.cuda.step import CudaStep, Outcome, TopTables
@@ -111,8 +111,9 @@ class CudaEngine:
         return self._submit(work)
 
     def only_launches(self, work: Sequence[RowWork]) -> bool:
-        """Whether these are rows of answers only, and the graphs of their passes are captured."""
-        if not all(row.n_new == 1 and row.start >= row.n_prompt for row in work):
+        """Whether these are rows of answers only, sampled by the kernel alone, and the graphs of
+        their passes are captured."""
+        if not all(map(_only_replays, work)):
             return False
         whole, rest = divmod(len(work), MAX_ROWS)
         sizes = [MAX_ROWS] * bool(whole) + [bucket_for(rest)] * bool(rest)
@@ -187,13 +188,15 @@ class CudaEngine:
         passes = split_passes(sound, exact=self._exact, most_rows=MAX_ROWS)
         if not few_layers:
             passes = [part for what in passes for part in self._apart(what)]
+        # A later pass may read what the last step has sampled.
+        collected = self._latest if len(passes) == 1 else torch.empty_like(self._latest)
         for what in passes:
             inputs, logits, sampled, nths = self._run_pass(what, few_layers)
             with stage("refine", self._device):
                 self._sampler.refine(logits, inputs, self._fresh, sampled)
             n = len(sampled)
             if n:
-                self._collect(sampled, n_sampled)
+                self._collect(sampled, collected[:, n_sampled : n_sampled + n])
             listed = [row for row in sampled if row.work.params.top_logprobs]
             # The library's softmax of a row can depend on the number of rows.
             groups = [[row] for row in listed] if self._exact else [listed] * bool(listed)
@@ -205,6 +208,8 @@ class CudaEngine:
                 n_top += top is not None
                 outcomes[nth] = Outcome(row.work.row, "", place, wanted is not None, top)
             n_sampled += n
+        if collected is not self._latest:
+            self._latest[:, :n_sampled].copy_(collected[:, :n_sampled])
         self._places = places
         tables = self._tables(tops)
         host = self._to_host(self._latest)
@@ -221,7 +226,8 @@ class CudaEngine:
         n_tokens = sum(share.n_new for share in what.chunks)
         if not what.decode or not what.chunks or n_tokens > _MOST_APART:
             return [what]
-        if self._bucket_of_prompts(prompts) is None:
+        shape = decode_shape(bucket_for(len(what.decode)), self._table_pages)
+        if self._bucket_of_prompts(prompts) is None or self._graphs.would_capture(shape):
             return [what]
         return [Pass(what.decode, []), prompts]
 
@@ -288,10 +294,9 @@ class CudaEngine:
         self._sampler.draw(logits, inputs, self._fresh)
         return logits
 
-    def _collect(self, sampled: list[Sampled], at: int) -> None:
-        """Append what a pass sampled to that of the passes before it."""
+    def _collect(self, sampled: list[Sampled], target: torch.Tensor) -> None:
+        """Copy what a pass has sampled, `[2, n]`."""
         n = len(sampled)
-        target = self._latest[:, at : at + n]
         if sampled[-1].row == n - 1:
             target.copy_(self._fresh_bits[:, :n])
         else:
@@ -336,6 +341,11 @@ class CudaEngine:
             return
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
+
+
+def _only_replays(row: RowWork) -> bool:
+    is_answer = row.n_new == 1 and row.start >= row.n_prompt
+    return is_answer and not row.params.top_logprobs and is_plain(row)
 
 
 def _placed(sampled: list[Share], packed: HostInputs) -> list[tuple[int, int, Share]]:

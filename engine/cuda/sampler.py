@@ -25,6 +25,14 @@ from twolane.engine.step import RowWork
 NOT_DRAWN = "no token can be sampled: the logits are not finite, or every token is banned"
 
 
+def is_plain(work: RowWork) -> bool:
+    """Whether the kernel alone chooses the row's token."""
+    params = work.params
+    if not leaves_logits_alone(params, work.n_tokens - work.n_prompt):
+        return False
+    return params.is_greedy or not (params.top_k or params.top_p < 1 or params.min_p)
+
+
 @dataclass(slots=True)  # made for every row of every step: frozen would take twice as long
 class Sampled:
     """One row to sample: its work, its row in the logits, and the position of its newest token."""
@@ -32,15 +40,6 @@ class Sampled:
     work: RowWork
     row: int
     place: int  # in the pass's ids
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the kernel alone chooses."""
-        params = self.work.params
-        n_generated = self.work.n_tokens - self.work.n_prompt
-        if not leaves_logits_alone(params, n_generated):
-            return False
-        return params.is_greedy or not (params.top_k or params.top_p < 1 or params.min_p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class DeviceSampler:
         self, logits: torch.Tensor, inputs: DeviceInputs, fresh: Fresh, rows: Sequence[Sampled]
     ) -> None:
         """Sample the rows that are not plain again, after `draw`."""
-        special = [row for row in rows if not row.is_plain]
+        special = [row for row in rows if not is_plain(row.work)]
         groups = [[row] for row in special] if self._exact else [special] * bool(special)
         for group in groups:
             self._refine(logits, inputs, fresh, group)

@@ -5,6 +5,7 @@
 
 import fcntl
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -22,6 +23,14 @@ except ImportError as error:
     collect_ignore_glob = ["test_*.py"]
 
 
+@contextmanager
+def locked(paths: pytest.TempPathFactory, how: int) -> Iterator[None]:
+    """Between the processes of one run."""
+    with (paths.getbasetemp().parent / "cards.lock").open("w") as lock:
+        fcntl.flock(lock, how)
+        yield
+
+
 @pytest.fixture
 def cards_alone() -> None:
     """For tests that look at how much of a card's memory is free: no other test runs meanwhile."""
@@ -32,9 +41,15 @@ def cards(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
     """Tests of several processes share the cards."""
-    how = fcntl.LOCK_EX if "cards_alone" in request.fixturenames else fcntl.LOCK_SH
-    with (tmp_path_factory.getbasetemp().parent / "cards.lock").open("w") as lock:
-        fcntl.flock(lock, how)
+    is_alone = "cards_alone" in request.fixturenames
+    with locked(tmp_path_factory, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH):
+        yield
+
+
+@pytest.fixture(scope="module")
+def cards_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For engines that a module's tests share."""
+    with locked(tmp_path_factory, fcntl.LOCK_SH):
         yield
 
 

@@ -38,7 +38,7 @@ def exact_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(exact_dir: Path) -> Iterator[CudaEngine]:
+def shared(exact_dir: Path, cards_of_module: None) -> Iterator[CudaEngine]:
     made = engine_of(exact_dir, dtype="bfloat16", exact=True, n_pages=(CROWD + 1) * PAGES_A_ROW)
     yield made
     made.close()

@@ -67,7 +67,7 @@ def side_of(engine: Engine, ranks: int) -> Side:
 
 
 @pytest.fixture(scope="module")
-def sides(model_dir: Path) -> Iterator[dict[int, Side]]:
+def sides(model_dir: Path, cards_of_module: None) -> Iterator[dict[int, Side]]:
     """By their number of ranks, loaded at once."""
     with ThreadPoolExecutor(len(DEGREES)) as threads:
         engines = dict(zip(DEGREES, threads.map(partial(load, model_dir), DEGREES), strict=True))

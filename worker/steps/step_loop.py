@@ -1,9 +1,9 @@
 """The main loop of a worker: commands, plan, step, results, repeat.
 
-    .-> commands -> tick -> plan --- work --> step (off the event loop) -> apply -> ship --.
-    |                         |                                                            |
-    |                         `-- none --> ship, idle -> sleep until woken                 |
-    `--------------------------------------------------------------------------------------'
+    .-> commands -> tick -> plan --- work --> step -> apply -> ship --.
+    |                         |                                       |
+    |                         `-- none --> ship, idle -> sleep        |
+    `-----------------------------------------------------------------'
 
 Sampled tokens are sent as soon as they are there: one message per router and step.
 

@@ -78,11 +78,12 @@ class ThreadStepRunner:
         self._waits = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-wait")
         self._timers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-timer")
         self._submission: Future[None] | None = None  # the last one
+        self._is_closing = False
 
     def run(self, work: Sequence[RowWork], on_submitted: OnSubmitted | None) -> Landing:
         pending, before = _Pending(), self._submission
         is_next = before is None or before.done()
-        if is_next and self._engine.only_launches(work):
+        if is_next and not self._is_closing and self._engine.only_launches(work):
             self._submit(pending, work, on_submitted)
             return pending.wait()
         self._submission = self._submits.submit(self._submit, pending, work, on_submitted)
@@ -130,6 +131,7 @@ class ThreadStepRunner:
         return timer
 
     async def close(self) -> None:
+        self._is_closing = True
         for thread in (self._submits, self._waits, self._timers):  # the first submits to the second
             await asyncio.to_thread(thread.shutdown, wait=True)
 

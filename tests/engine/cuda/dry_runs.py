@@ -131,7 +131,8 @@ def _row(
 
 
 def run_steps(made: Blueprint, take: Take) -> None:
-    """Random ones, as the engine cuts and packs them."""
+    """Random ones, as the engine cuts and packs them. It takes short prompts apart from rows of
+    answers, where both have graphs: those are taken by themselves here, too."""
     with dry_running(H200, take):
         stage = Stage(made)
         for work in random_steps(seed=3):

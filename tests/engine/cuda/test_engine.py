@@ -236,6 +236,28 @@ def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[[st
     assert [len(result.tokens) for result in step.result()] == [1, 1, 1, 0]
 
 
+def test_rows_of_a_later_pass_follow_what_the_last_step_has_sampled(
+    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twolane.engine.cuda import engine as module
+
+    prompts = [PROMPT[10 * i : 10 * i + 10] for i in range(4)]
+
+    def answers(most_rows: int) -> list[int]:
+        """Three rows follow their samples behind a row that does not."""
+        monkeypatch.setattr(module, "MAX_ROWS", most_rows)
+        engine = cuda_engine(model_dir("llama"))
+        (first,) = engine.run([row(3, prompts[3], 0, 10, [3], n_prompt=10)])
+        engine.run([row(i, prompts[i], 0, 9, [i], n_prompt=10) for i in range(3)])
+        step = engine.submit([row(i, prompts[i], 9, 1, [i], n_prompt=10) for i in range(3)])
+        new = row(3, [*prompts[3], token(first)], 10, 1, [3], n_prompt=10)
+        behind = [row(i, prompts[i], 10, 1, [i], n_prompt=10, follows=True) for i in range(3)]
+        follow = engine.submit([new, *behind])
+        return [token(result) for each in (step, follow) for result in each.result()]
+
+    assert answers(2) == answers(1024)
+
+
 def test_only_rows_of_answers_whose_graphs_are_captured_are_just_launched(
     model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,4 +285,15 @@ def test_only_rows_of_answers_whose_graphs_are_captured_are_just_launched(
     assert not engine.only_launches([answer] * (MAX_ROWS + 2))
     assert not engine.only_launches([answer, row(2, [5, 6, 7], 1, 2, [0], n_prompt=1)])
     assert not engine.only_launches([row(1, [5, 6, 7], 2, 1, [0], n_prompt=3)]), "of a prompt"
+    for params in (
+        SamplingParams(top_p=0.9),
+        SamplingParams(frequency_penalty=0.5),
+        SamplingParams(logit_bias={9: 2.0}),
+        SamplingParams(min_tokens=2, temperature=0.0),
+        SamplingParams(temperature=0.0, top_logprobs=1),
+    ):
+        elaborate = replace(answer, params=params)
+        assert not engine.only_launches([elaborate]), params
+    plain = SamplingParams(temperature=0.7, seed=3, top_logprobs=0, min_tokens=1)
+    assert engine.only_launches([replace(answer, params=plain)])
     engine.close()

@@ -210,6 +210,15 @@ async def test_a_step_that_need_only_be_launched_wakes_no_thread() -> None:
     await runner.close()
 
 
+async def test_nothing_is_launched_once_it_is_closed() -> None:
+    engine = Launches(DoneStep([RowResult(1)]))
+    runner = ThreadStepRunner(cast(Engine, engine))
+    await runner.close()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        await runner.run([row(1)], None)
+    assert not engine.submitters
+
+
 async def test_a_step_is_not_launched_while_another_one_is_being_submitted() -> None:
     engine = Launches(DoneStep([RowResult(2)]), DoneStep([RowResult(1)]))
     runner = ThreadStepRunner(cast(Engine, engine))

@@ -64,7 +64,7 @@ trace)
 idle)
     python3 -m benchmarks.cluster.idle --set model="$model" --name idle_h200 --folder "$out" \
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
-        --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
+        --requests 60 --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
     ;;
 split | http | fp8_kv | colocated)
     # All in one result: each step goes on with the file of the one before.

@@ -154,6 +154,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, help="write a trace of each point into this folder")
     parser.add_argument("--mix", action="store_true", help="1,000 requests offline, too")
     parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
+    parser.add_argument("--name", help="of the result; else by what is measured")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
@@ -242,7 +243,7 @@ def main() -> int:
     engine.close()
     name = "engine" + f"_{args.shape}_tp{args.tp}" * (args.tp > 1) + "_nccl" * args.nccl_sums
     name += "_exact" * args.exact + stored.suffix + _changes(tuning)
-    print("saved", save(name, figures, folder=args.out, commit=args.commit))
+    print("saved", save(args.name or name, figures, folder=args.out, commit=args.commit))
     return 0
 
 

@@ -220,14 +220,14 @@ class CudaEngine:
         return CudaStep(outcomes, host[:, :n_sampled], tables, event)
 
     def _apart(self, what: Pass) -> list[Pass]:
-        """Rows of answers and short prompts of one pass as two, if both have graphs: the host takes
-        longer to launch kernels one by one than the card to read the weights again."""
+        """Rows of answers and short prompts of one pass as two, where both run as graphs: the host
+        takes longer to launch kernels one by one than the card to read the weights again."""
         prompts = Pass([], what.chunks)
         n_tokens = sum(share.n_new for share in what.chunks)
         if not what.decode or not what.chunks or n_tokens > _MOST_APART:
             return [what]
         shape = decode_shape(bucket_for(len(what.decode)), self._table_pages)
-        if self._bucket_of_prompts(prompts) is None or self._graphs.would_capture(shape):
+        if self._bucket_of_prompts(prompts) is None or not self._graphs.has(shape):
             return [what]
         return [Pass(what.decode, []), prompts]
 

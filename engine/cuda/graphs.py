@@ -54,10 +54,6 @@ class PassGraphs:
         found = self._captured.get(shape)
         return found is not None and found.graph is not None
 
-    def would_capture(self, shape: InputShape) -> bool:
-        """Whether `run` with inputs of that shape would capture a graph first."""
-        return self._has_graphs and shape not in self._captured
-
     def run(self, host: HostInputs) -> tuple[DeviceInputs, torch.Tensor]:
         """Load the inputs and compute, on the current stream (not the default one)."""
         found = self._captured.get(host.shape)

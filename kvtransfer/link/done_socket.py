@@ -45,11 +45,6 @@ class DoneSocket:
         self.address = ""
         self._epochs: dict[bytes, int] = {}  # of senders, by key
 
-    @property
-    def n_keys(self) -> int:
-        """How many links may use it."""
-        return len(self._epochs)
-
     def key_for(self, sender_epoch: int) -> bytes:
         """A new key: datagrams with it are that sender's until `forget`."""
         key = secrets.token_bytes(KEY_BYTES)

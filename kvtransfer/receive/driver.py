@@ -128,7 +128,8 @@ class ReceiverDriver:
             _log.warning("a link said no hello within %g s", HELLO_S)
         finally:
             link.close()
-            self._close_done_socket_to(answer)
+            if self._done_socket is not None:
+                self._done_socket.forget(answer.done_key)  # guard: over with its link
             if self._links.remove(epoch, link):  # else a newer link took its place
                 self._receiver.detach_peer(epoch, self._now())
                 self.flush()
@@ -142,11 +143,6 @@ class ReceiverDriver:
         if ours is not None and ours.address and is_near:  # guard: one host
             answer.done_address = ours.address
             answer.done_key = ours.key_for(hello.epoch)
-
-    def _close_done_socket_to(self, answer: transfer_pb2.ReceiverHello) -> None:
-        """The link that this answer was for is over."""
-        if self._done_socket is not None:
-            self._done_socket.forget(answer.done_key)  # guard: over with its link
 
     async def _wait_broken(self, link: PeerLink) -> None:
         """Give a refused sender one heartbeat to read why and hang up."""

@@ -108,9 +108,17 @@ class Sending:
 
 
 class CountingSocket(DoneSocket):
-    """`n_taken`: how many DONE came by it."""
+    """`n_taken`: how many DONE came by it. `keys`: that it has given out."""
 
     n_taken = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: list[bytes] = []
+
+    def key_for(self, sender_epoch: int) -> bytes:
+        self.keys.append(super().key_for(sender_epoch))
+        return self.keys[-1]
 
     @contextmanager
     def listening(self, on_done: OnDone) -> Iterator[None]:

@@ -12,6 +12,7 @@ import pytest
 from tests.kvtransfer.nixl_marks import needs_nixl, over_nixl
 from tests.kvtransfer.receiving import SENTINEL, receiving
 from tests.kvtransfer.sender_process import PATIENT
+from twolane.kvtransfer import reasons
 from twolane.kvtransfer.events import Dead
 from twolane.kvtransfer.link.done_socket import done_sender
 from twolane.v1 import transfer_pb2
@@ -81,10 +82,17 @@ async def test_a_key_is_forgotten_with_its_link() -> None:
             tasks, "shm", n_transfers=0
         )  # it goes on until it is killed
         await side.wait_until("landed", lambda: side.landed)
-        assert side.done_socket.n_keys == 1
         sending.signal(signal.SIGKILL)
         await side.wait_until("its link closed", lambda: side.driver.transports == [])
-        assert side.done_socket.n_keys == 0
+        (key,) = side.done_socket.keys
+        n_taken = side.done_socket.n_taken
+        hello = transfer_pb2.ReceiverHello(done_address=side.done_socket.address, done_key=key)
+        with done_sender(hello) as try_send_done:
+            assert try_send_done is not None
+            assert try_send_done(transfer_pb2.Done())
+        dropped = side.done_socket.dropped
+        await side.wait_until("read", lambda: dropped or side.done_socket.n_taken > n_taken)
+        assert dropped == {reasons.UNPROVEN: 1}
 
 
 async def test_pages_travel_by_the_best_transport_that_both_kinds_of_memory_know() -> None:

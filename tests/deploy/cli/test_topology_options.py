@@ -94,16 +94,19 @@ def test_pages_go_by_as_many_sockets_as_were_asked_for() -> None:
         with cluster.client() as client:
             for word in ("one", "two", "three", "four"):  # pages of each are a post, by another
                 assert len(client.generate(word * 9, max_tokens=2, seed=1).token_ids) == 2
-        decode = psutil.Process(cluster.pid("decode-0"))
 
-        def n_sockets() -> int:
-            names = Counter(str(c.laddr) for c in decode.net_connections("unix"))
-            ours = {name: n for name, n in names.items() if name.startswith("@twolane-")}
-            (by_name,) = [n for name, n in ours.items() if "-done-" not in name]
-            return by_name
+        def sockets(worker: str) -> dict[bool, list[int]]:
+            """How many there are of each name, by whether it is for DONE."""
+            here = psutil.Process(cluster.pid(worker)).net_connections("unix")
+            names = Counter(str(c.laddr) for c in here if str(c.laddr).startswith("@twolane-"))
+            found: dict[bool, list[int]] = {True: [], False: []}
+            for name, n in names.items():
+                found["-done-" in name].append(n)
+            return found
 
-        wait_until(lambda: n_sockets() >= 1 + 3)  # one listens
-        assert n_sockets() == 1 + 3
+        wait_until(lambda: sum(sockets("decode-0")[False]) >= 1 + 3)  # one listens
+        assert sockets("decode-0") == {True: [1], False: [1 + 3]}
+        assert sockets("prefill-0")[True] == [], "it receives no pages"
 
 
 @pytest.mark.parametrize("transport", ["tcp", "nixl"])

@@ -116,6 +116,8 @@ def test_prompts_beside_rows_run_as_graphs_of_their_own(
         return run(self, host)
 
     monkeypatch.setattr(PassGraphs, "run", noted)
+    has_graphs = True
+    monkeypatch.setattr(PassGraphs, "has", lambda self, shape: has_graphs)
     one, two, three = PROMPT[:20], PROMPT[20:31], PROMPT[31:40]
 
     def answers(engine: Engine) -> list[list[int]]:
@@ -145,6 +147,10 @@ def test_prompts_beside_rows_run_as_graphs_of_their_own(
     monkeypatch.setattr(module, "_MOST_APART", 19)
     assert answers(apart) == found
     assert shapes == [(3, False)], "20 tokens are too many"
+    monkeypatch.setattr(module, "_MOST_APART", 20)
+    has_graphs = False
+    assert answers(apart) == found
+    assert shapes == [(3, False)], "no graph is captured amid service"
 
 
 @pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding

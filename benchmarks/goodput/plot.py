@@ -4,7 +4,7 @@
     held at SLO 1      |  held at SLO 2         |  …
     goodput at SLO 1   |  goodput at SLO 2      |  …
 
-One colour per contender, references in grey. A cross is an aborted run.
+One colour per contender, references in grey; one legend for all. A cross is an aborted run.
 """
 
 from __future__ import annotations
@@ -35,23 +35,22 @@ def draw(contest: Tournament, contenders: Sequence[str], reference: Reference, t
     panels = figure.subplots(3, columns, squeeze=False)
     colors = {name: colormaps["tab10"](nth) for nth, name in enumerate(contenders)}
     greys = dict(zip(reference, _GREYS * len(reference), strict=False))
-    _times(panels[0][0], contest, colors, "ttft_p50_ms", ":", "p50")
-    _times(panels[0][0], contest, colors, "ttft_p99_ms", "-", "p99")
-    _times(panels[0][1], contest, colors, "gap_p99_ms", "-", "all gaps, p99")
-    own = "p90 of requests' own p99"
-    _times(panels[0][1], contest, colors, "request_gap_p99_p90_ms", ":", own)
+    _times(panels[0][0], contest, colors, "ttft_p50_ms", ":")
+    _times(panels[0][0], contest, colors, "ttft_p99_ms", "-")
+    _times(panels[0][1], contest, colors, "gap_p99_ms", "-")
+    _times(panels[0][1], contest, colors, "request_gap_p99_p90_ms", ":")
     for name, mode in reference.items():
         for panel, values, style in (
             (panels[0][0], mode.ttft_p50_ms, ":"),
             (panels[0][0], mode.ttft_p99_ms, "-"),
             (panels[0][1], mode.gap_p99_ms, "-"),
         ):
-            label = name if style == "-" else None
-            panel.plot(mode.rates_per_s, values, style, color=greys[name], marker=".", label=label)
+            panel.plot(mode.rates_per_s, values, style, color=greys[name], marker=".")
     _limits(panels[0][0], [(slo.ttft_s, slo) for slo in slos])
     _limits(panels[0][1], [(slo.gap_s, slo) for slo in slos])
-    panels[0][0].set(title="Time to first token", ylabel="ms", yscale="log")
-    panels[0][1].set(title="Gaps between tokens", ylabel="ms", yscale="log")
+    panels[0][0].set(title="Time to first token: p99 (dotted: p50)", ylabel="ms", yscale="log")
+    title = "Gaps between tokens: p99 of all\n(dotted: p90 of requests' own p99)"
+    panels[0][1].set(title=title, ylabel="ms", yscale="log")
     _served(panels[0][2], contest, colors, reference, greys)
     for nth, slo in enumerate(slos):
         _held(panels[1][nth], contest, slo, colors, reference, greys)
@@ -63,15 +62,16 @@ def draw(contest: Tournament, contenders: Sequence[str], reference: Reference, t
     for panel in [*panels[0][:2], *panels[1][: len(slos)], *panels[2][: len(slos)]]:
         panel.set(xlabel="requests/s offered", xlim=(0, None))
         panel.grid(alpha=0.3)
-        if panel.get_legend_handles_labels()[0]:
-            panel.legend(fontsize="x-small", loc="best", framealpha=0.6)
     for unused in [*panels[0][3:], *panels[1][len(slos) :], *panels[2][len(slos) :]]:
         unused.set_axis_off()
+    bars, names = panels[0][2].get_legend_handles_labels()
+    if bars:
+        figure.legend(bars, names, loc="outside upper right", ncols=3)
     return figure
 
 
 def _times(
-    panel: Any, contest: Tournament, colors: dict[str, Any], figure: str, style: str, what: str
+    panel: Any, contest: Tournament, colors: dict[str, Any], figure: str, style: str
 ) -> None:
     """The mean of a rate's runs as a line, each run as a dot, or as a cross if it was aborted."""
     for name, color in colors.items():
@@ -83,7 +83,7 @@ def _times(
                 panel.plot(run.rate_per_s, value, "x" if run.halted else ".", color=color)
         rates = sorted(by_rate)
         means = [np.mean(by_rate[rate]) for rate in rates]
-        panel.plot(rates, means, style, color=color, label=f"{name}, {what}" if rates else None)
+        panel.plot(rates, means, style, color=color)
 
 
 def _held(
@@ -100,8 +100,7 @@ def _held(
         shares = np.array([tally.share for tally in tallies.values()])
         ends = np.array([tally.interval for tally in tallies.values()]).reshape(-1, 2)
         bars = np.maximum(0, np.abs(ends.T - shares))
-        panel.errorbar([*tallies], shares, yerr=bars, color=color, marker="o", ms=4, capsize=3,
-                       label=name)  # fmt: skip
+        panel.errorbar([*tallies], shares, yerr=bars, color=color, marker="o", ms=4, capsize=3)
         for rate_per_s, tally in tallies.items():
             if tally.is_hopeless:
                 panel.plot(rate_per_s, tally.share, "x", color=color, ms=10)
@@ -123,18 +122,15 @@ def _goodput(
         if not (tallies := contest.tallies(name, slo)):
             continue
         held = [rate_per_s * tally.share for rate_per_s, tally in tallies.items()]
-        panel.plot([*tallies], held, color=color, marker="o", ms=4, label=name)
+        panel.plot([*tallies], held, color=color, marker="o", ms=4)
         most = max([most, *tallies])
     _plot_reference(panel, reference, greys, slo, lambda rate, share: rate * share)
-    panel.plot(
-        [0, most],
-        [0, most],
-        linestyle="--",
-        color="black",
-        linewidth=0.8,
-        label="all requests hold",
+    panel.plot([0, most], [0, most], linestyle="--", color="black", linewidth=0.8)
+    panel.set(
+        title=f"Goodput: {slo} (dashed: all requests hold)",
+        ylabel="requests/s that hold",
+        ylim=(0, None),
     )
-    panel.set(title=f"Goodput: {slo}", ylabel="requests/s that hold", ylim=(0, None))
 
 
 def _served(
@@ -168,8 +164,7 @@ def _served(
         panel.bar_label(bars, labels, fontsize="small")
     panel.set_xticks(range(len(slos)), [str(slo) for slo in slos])
     panel.set(title=f"Highest rate that {contest.config.search.share:.0%} hold", ylabel="1/s")
-    panel.margins(y=0.25)  # for the legend, above the bars
-    panel.legend(fontsize="small", loc="upper left", ncols=2)
+    panel.margins(y=0.08)  # for the labels, above the bars
 
 
 def _plot_reference(
@@ -183,7 +178,7 @@ def _plot_reference(
         points = _points(mode, slo)
         values = [value(rate, share) for rate, share in points]
         rates = [rate for rate, _ in points]
-        panel.plot(rates, values, color=greys[name], marker=".", label=name)
+        panel.plot(rates, values, color=greys[name], marker=".")
 
 
 def _points(mode: Mode, slo: Slo) -> list[tuple[float, float]]:

@@ -87,8 +87,8 @@ def _parts() -> Iterable[str]:
     yield "# Limits"
     yield (
         "Made by `make docs` (`tests/docs/limits.py`) from the config classes; a test compares. "
-        "Every bound is on by default. Where a row names no option, the default is changed in "
-        "the file. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
+        "Every bound is on by default. A bound whose row names no option is changed in the "
+        "source file that is named above its table. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
         "there), by HTTP one too (`router/doors/http/errors.py`). Refusals are counted in "
         "`twolane_router_refused_total` of the router's metrics, by the reasons of "
         "`twolane/refusals.py:Refusal`."

@@ -24,8 +24,8 @@ COMMAND = re.compile(
 )
 # Programs of others.
 OTHERS = {
-    ".", "cat", "cd", "cp", "curl", "docker", "echo", "export", "helm", "kill", "kubectl", "ray",
-    "systemctl", "useradd",
+    ".", "cat", "cd", "chown", "cp", "curl", "docker", "echo", "export", "helm", "kill", "kubectl",
+    "mkdir", "ray", "systemctl", "useradd",
 }  # fmt: skip
 EXTRAS = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -21,7 +21,7 @@ from twolane.errors import (
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch.affinity import as_array, prefix_hashes
 from twolane.router.dispatch.board import Board
-from twolane.router.limits import check_shape, check_tenant, fit
+from twolane.router.limits import check_shape, check_tenant, fit, fit_answer_so_far
 from twolane.router.members.model import ModelFacts
 from twolane.router.requests.request import Job
 from twolane.router.text.codec import TextCodec
@@ -97,6 +97,7 @@ class Intake:
         if not message.HasField("resume"):
             return job
         so_far = message.resume
+        fit_answer_so_far(so_far.token_ids, model, limits)
         return replace(
             job,
             submission_id=so_far.submission_id,

@@ -1,7 +1,8 @@
 """Checks requests against limits. Every refusal has the actual value and the limit.
 
 There are two steps, because the second one needs the model: `check_shape` checks the message alone,
-`fit` the token ids, the context and the pages of the model.
+`fit` the token ids, the context and the pages of the model. A resume has `check_answer_so_far` and
+`fit_answer_so_far`.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ def check_resume(request: inference_pb2.ResumeRequest, caller: Identity) -> None
     if bool(request.submission_id) == bool(request.request_id):
         text = "name an answer either by submission_id or by request_id"
         raise InvalidRequestError(text, field="submission_id")
+    field = "submission_id" if request.submission_id else "request_id"
+    check_id_length(field, getattr(request, field))
     _check_takeover(request.resume_token, request.takeover, 0)
     for name in ("n_tokens", "n_text_bytes"):
         if getattr(request, name) < 0:
@@ -85,13 +88,19 @@ def check_resume(request: inference_pb2.ResumeRequest, caller: Identity) -> None
 
 
 def check_answer_so_far(resume: inference_pb2.AnswerSoFar) -> None:
-    """Check the received part of an answer. Raises `InvalidRequestError`."""
-    if not 0 < len(resume.submission_id) <= MAX_REQUEST_ID_CHARS:
-        bound = f"1 to {MAX_REQUEST_ID_CHARS}"
-        raise InvalidParameterError("len(resume.submission_id)", len(resume.submission_id), bound)
+    """Check the received part of an answer, but for its tokens, for which see `fit_answer_so_far`.
+    Raises `InvalidRequestError`."""
+    check_id_length("resume.submission_id", resume.submission_id)
     _check_takeover(resume.resume_token, resume.takeover, 1)
     if resume.n_text_bytes < 0:
         raise InvalidParameterError("resume.n_text_bytes", resume.n_text_bytes, "at least 0")
+
+
+def check_id_length(field: str, name: str) -> None:
+    """Check the length of a request's or a submission's id. Raises `InvalidRequestError`."""
+    if not 0 < len(name) <= MAX_REQUEST_ID_CHARS:
+        bound = f"1 to {MAX_REQUEST_ID_CHARS}"
+        raise InvalidParameterError(f"len({field})", len(name), bound)
 
 
 def _check_takeover(token: bytes, takeover: int, least: int) -> None:
@@ -211,6 +220,15 @@ def fit(
     if n_prompt + params.max_tokens > model.room.n_tokens:
         raise _too_many_pages("max_tokens", n_prompt, params.max_tokens, model)
     return params
+
+
+def fit_answer_so_far(token_ids: Sequence[int], model: ModelFacts, limits: LimitsConfig) -> None:
+    """Check the tokens that a client has of an answer. There may be more than the request's
+    `max_tokens`, which depends on the workers if it is unset. Raises `InvalidRequestError`."""
+    _at_most("len(resume.token_ids)", len(token_ids), limits.max_tokens)
+    if token_ids:
+        for token_id in (min(token_ids), max(token_ids)):
+            _check_id("resume.token_ids", token_id, model)
 
 
 def _too_many_pages(

@@ -39,7 +39,8 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The label belongs to another submission, which `router` answers (empty: this router)."""
+    """The label belongs to another submission, which `router` answers (empty: this router). If
+    `submission_id` is the one that asked, it holds another label, or is being asked for already."""
 
     submission_id: str
     router: str = ""
@@ -216,9 +217,11 @@ class LocalStore:
         return self.claim(ask.label, ask.submission_id)
 
     def claim(self, label: Label, submission_id: str) -> Verdict:
-        holder = self._holders.setdefault(label, submission_id)
-        if holder != submission_id:
+        """As `admit`. A submission has one label: another one is refused."""
+        holder = self._holders.get(label, submission_id)
+        if holder != submission_id or self._labels.get(submission_id, label) != label:
             return Held(holder)
+        self._holders[label] = submission_id
         self._labels[submission_id] = label
         return ADMITTED
 

@@ -49,25 +49,26 @@ class Adopting:
         """Continue the attempt `known`; the client has `n_tokens` and `n_text_bytes` of the answer.
         If the rows have fewer tokens, cancels them and raises `UnknownSubmissionError`."""
         self._check_names(job)
-        lacks_logprobs = job.params.top_logprobs is not None and not known.has_logprobs_from(
-            n_tokens
-        )
-        if n_tokens > len(known.tokens) or lacks_logprobs:
-            for epoch in known.sides:
-                self._board.cancel(epoch, job.submission_id, known.number)
-            raise UnknownSubmissionError(
-                f"only {len(known.tokens)} tokens of the answer are left; its client has {n_tokens}"
-            )
         answer = Answer(detokenizer, job.params.stop, job.params.min_tokens)
-        request = self._begin(job, answer, RequestState.RUNNING, len(known.tokens), now)
         is_stopped, role, reason = False, worker_pb2.ROLE_DECODE, GOES_ON
         for token in known.tokens:
             is_stopped = answer.add(token.token_id, token.finish_reason, token.logprobs)
             role, reason = token.role, token.finish_reason
             if is_stopped or reason:
                 break
-        attempt = self._attempt(request, known, now)
+        lacks_logprobs = job.params.top_logprobs is not None and not known.has_logprobs_from(
+            n_tokens
+        )
+        if n_tokens > len(answer.tokens) or lacks_logprobs:
+            for epoch in known.sides:
+                self._board.cancel(epoch, job.submission_id, known.number)
+            raise UnknownSubmissionError(
+                f"only {len(answer.tokens)} tokens of the answer are left; "
+                f"its client has {n_tokens}"
+            )
         answer.skip(n_tokens, n_text_bytes)
+        request = self._begin(job, answer, RequestState.RUNNING, len(known.tokens), now)
+        attempt = self._attempt(request, known, now)
         self._note_news(request, attempt, known, now)
         if is_stopped:
             self._endings.stopped(request, _STOP, role, now)
@@ -97,7 +98,6 @@ class Adopting:
             frozenset() if params.ignore_eos else eos_token_ids
         )
         answer = Answer(detokenizer, params.stop, params.min_tokens)
-        request = self._begin(job, answer, RequestState.RESUMING, len(token_ids), now)
         reason = GOES_ON
         for token_id in token_ids:
             n_answer = len(answer.tokens) + 1
@@ -110,6 +110,7 @@ class Adopting:
             if reason:
                 break
         answer.skip(len(answer.tokens), n_text_bytes)
+        request = self._begin(job, answer, RequestState.RESUMING, len(token_ids), now)
         if reason:
             self._endings.complete_known(request, reason, now)
         self._board.note_news(request)

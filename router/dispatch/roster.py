@@ -79,7 +79,7 @@ class Roster:
         self._token_s: dict[str, float] = {}  # of a prompt, by fingerprint, as reported last
 
     def all(self, model: str) -> list[WorkerView]:
-        """Every view of a model, for tests and comparisons."""
+        """Every view of a model, for reports: placements read a `shortlist`."""
         self.refresh()
         return [view for epoch, view in self._views.items() if self._facts[epoch].model == model]
 

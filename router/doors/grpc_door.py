@@ -17,7 +17,7 @@ from twolane.router.deliveries import Delivery
 from twolane.router.doors.multiplex import Multiplexed
 from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.doors.peer_door import cancel_here
-from twolane.router.limits import check_tenant
+from twolane.router.limits import check_id_length, check_tenant
 from twolane.router.requests.trace_context import CALLED_BY, RESPONSE, TraceHeaders
 from twolane.router.router import Router
 from twolane.rpc.call_gate import CallGate, Context
@@ -91,13 +91,15 @@ class Door:
             CALLED_BY.set(TraceHeaders.of(context.invocation_metadata() or ()))
 
     async def _answer(self, delivery: Delivery, context: Context) -> None:
-        async with aclosing(delivery.responses()) as answer:
+        # A generator that has not begun would not close the delivery.
+        with delivery:
             trace = delivery.request.job.trace
             # An operation of its own: only for callers that trace.
             if trace is not None and CALLED_BY.get().parent:
                 await context.send_initial_metadata(((RESPONSE, trace.header),))
-            async for response in answer:
-                await context.write(response)
+            async with aclosing(delivery.responses()) as answer:
+                async for response in answer:
+                    await context.write(response)
 
     async def _multiplex(self, calls: CallGate, context: Context) -> None:
         async with calls.entered(context):
@@ -130,6 +132,8 @@ class Door:
         if bool(request.request_id) == bool(request.submission_id):
             text = "name a request either by request_id or by submission_id"
             raise InvalidRequestError(text, field="request_id")
+        field = "request_id" if request.request_id else "submission_id"
+        check_id_length(field, getattr(request, field))
         request.tenant = caller.tenant
         found = cancel_here(self._router, request) or await self._peers.cancel(request)
         return inference_pb2.CancelResponse(found=found)
@@ -147,6 +151,8 @@ class Door:
             raise InvalidParameterError(
                 "len(submission_ids)", n_ids, f"at most {MAX_SUBMISSION_IDS}"
             )
+        for submission_id in request.submission_ids:
+            check_id_length("submission_ids", submission_id)
         caller = self._gate.identity(context)
         status = self._router.service_status(request.submission_ids, tenant=caller.tenant)
         missing = {*request.submission_ids} - {its.submission_id for its in status.submissions}

@@ -98,6 +98,7 @@ class WorkerSession:
                 link.send(self._opening())
                 first = await link.receive()
             if first.opened.worker.epoch != self._address.epoch:
+                self._tell_why("another incarnation of it answers")
                 return False
             is_open = True
             self._told_why = ""
@@ -106,17 +107,17 @@ class WorkerSession:
             while True:
                 self._listener.session_message(self._address.epoch, await link.receive())
         except (LinkBrokenError, TimeoutError) as error:
-            self._tell_why(error, is_open=is_open)
+            if not is_open:
+                self._tell_why(str(error) or "no answer in time")
             return is_open
         finally:
             self.link = None
             if link is not None:
                 link.close()
 
-    def _tell_why(self, error: Exception, *, is_open: bool) -> None:
+    def _tell_why(self, why: str) -> None:
         """Log why there is no session, such as another router with our id, or a worker that does
         not answer."""
-        why = str(error) or "no answer in time"
-        if not is_open and why != self._told_why:
+        if why != self._told_why:
             self._told_why = why
             log.warning("no session with worker %s: %s", self._address.worker_id, why)

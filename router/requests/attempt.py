@@ -103,7 +103,9 @@ class Attempt:
         self.prefill_rows: tuple[int, ...] = (
             (*moved_from.prefill_rows, moved_from.row) if moved_from else ()
         )
-        self.due: float | None = None  # JUDGING, MOVING: when it counts as failed
+        # JUDGING, MOVING: when it counts as failed. PLACED, if P cannot hand the row over: when
+        # another D is tried.
+        self.due: float | None = None
         # Missing events were requested again; when it counts as failed.
         self.gap_due: float | None = None
         self.wants_move = False  # P said UNPLACED

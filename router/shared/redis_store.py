@@ -39,6 +39,7 @@ from twolane.router.store import (
     Ask,
     Found,
     Health,
+    Held,
     LocalStore,
     Placement,
     PrefixSink,
@@ -118,7 +119,10 @@ class RedisStore:
         return 1 if self._circuit.is_up else max(1 + len(self._others), self._n_routers)
 
     async def admit(self, ask: Ask) -> Verdict:
-        name, verdict = ask.submission_id, self._local.claim(ask.label, ask.submission_id)
+        name = ask.submission_id
+        if name in self._unanswered:
+            return Held(name)
+        verdict = self._local.claim(ask.label, name)
         if verdict is not ADMITTED or not self._circuit.is_up:
             if verdict is ADMITTED:
                 self._own.setdefault(name, Own(ask.label, ask.limits))
@@ -138,7 +142,7 @@ class RedisStore:
         verdict = commands.verdict(answer)
         if verdict is not ADMITTED:
             self._local.release(name, 0)
-            del self._own[name]
+            self._own.pop(name, None)  # it may have been released meanwhile
         return verdict
 
     def own(self, label: Label, submission_id: str, limits: TenantLimits, n_charged: float) -> None:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from tests import h2
 from tests.faults import floods
 from twolane.aclient import AsyncClient
 from twolane.errors import InvalidRequestError
 from twolane.router.config import GrpcDoorConfig, LimitsConfig, RouterConfig, ServerConfig
+from twolane.router.doors.grpc_door import Door
+from twolane.router.doors.peer_calls import PeerCalls
 from twolane.router.members import own_pause
-from twolane.router.testing.client import message
+from twolane.router.requests.trace_context import CALLED_BY, TraceHeaders
+from twolane.router.router import Router
+from twolane.router.testing.client import message, play
+from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.served import serve_cluster
+from twolane.router.tracing import RequestTraces
 from twolane.rpc import shared_port
-from twolane.v1 import inference_pb2_grpc
+from twolane.security.gate import Gate
+from twolane.v1 import inference_pb2, inference_pb2_grpc
 
 CODE = grpc.StatusCode
 FOREIGN = {  # methods that are not ours, by whether they take a stream of messages
@@ -116,6 +124,25 @@ async def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None
         assert (await client.generate(token_ids=[1], max_tokens=2)).token_ids
 
 
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Cancel", inference_pb2.CancelRequest(request_id="r" * 65)),
+        ("Cancel", inference_pb2.CancelRequest(submission_id="s" * 65)),
+        ("GetStatus", inference_pb2.GetStatusRequest(submission_ids=["s", "s" * 65])),
+    ],
+)
+async def test_an_id_that_no_request_can_have_is_refused(method: str, request_: Any) -> None:
+    async with (
+        serve_cluster() as (server, _),
+        grpc.aio.insecure_channel(server.address) as channel,
+    ):
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="1 to 64") as caught:
+            await getattr(stub, method)(request_)
+        assert caught.value.code() is CODE.INVALID_ARGUMENT
+
+
 async def test_a_compressed_request_is_refused_and_its_connection_goes_on() -> None:
     async with (
         serve_cluster("p0", "d0") as (server, _),
@@ -173,3 +200,21 @@ async def test_noise_bad_metadata_and_floods_of_frames_leave_the_door_open_to_ot
         for name in floods.FLOODS:
             await floods.flood(server.address, name, 1 << 20)
             assert (await client.generate(token_ids=[1], max_tokens=2)).token_ids
+
+
+class Departed:
+    """The call of a client that is gone before it reads anything."""
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        raise asyncio.CancelledError
+
+
+def test_request_of_a_traced_caller_that_leaves_before_the_first_message_ends() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        CALLED_BY.set(TraceHeaders("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+        door: Any = Door(router, cast(Gate, None), cast(PeerCalls, None))
+        with pytest.raises(asyncio.CancelledError):
+            await door._answer(await router.open(message([1], max_tokens=100)), Departed())
+        assert not router.status().requests
+
+    play(script, traces=RequestTraces(DEFAULT_ON, lambda record: None))

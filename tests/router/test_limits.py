@@ -7,7 +7,7 @@ import pytest
 from twolane.errors import InvalidRequestError, PermissionDeniedError, UnimplementedError
 from twolane.params import SamplingParams
 from twolane.router.config import LimitsConfig
-from twolane.router.limits import check_shape, check_tenant, fit
+from twolane.router.limits import check_shape, check_tenant, fit, fit_answer_so_far
 from twolane.router.members.model import ModelFacts, Pool, Room
 from twolane.router.testing.client import message
 from twolane.security.identity import Identity, Role
@@ -149,6 +149,25 @@ def test_what_does_not_fit_the_model_is_refused_with_figures(
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         fit(ids, SamplingParams(**params), MODEL, LIMITS, if_unset=128)
+    assert caught.value.field == field
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("ids", "field", "words"),
+    [
+        ([1, 1000], "resume.token_ids", "1000"),
+        ([5, -1], "resume.token_ids", "0 to 999"),
+        ([1] * 65, "len(resume.token_ids)", "at most 64"),
+    ],
+)
+def test_answer_that_the_model_cannot_have_given_is_refused_with_figures(
+    ids: Any, field: Any, words: Any
+) -> None:
+    fit_answer_so_far([], MODEL, LIMITS)
+    fit_answer_so_far([0, 999] * 32, MODEL, LIMITS)
+    with pytest.raises(InvalidRequestError) as caught:
+        fit_answer_so_far(ids, MODEL, LIMITS)
     assert caught.value.field == field
     assert words in caught.value.message
 

@@ -16,7 +16,7 @@ from twolane.router.router import Router
 from twolane.router.store import Found, LocalStore, Placement
 from twolane.router.testing.client import ask, message, resume
 from twolane.router.testing.cluster import ScriptedCluster
-from twolane.router.testing.rows import expected_answer
+from twolane.router.testing.rows import VOCAB, expected_answer
 from twolane.router.text.codec import TextCodec
 from twolane.security.keys import TenantLimits
 from twolane.testing.virtual_time import virtual_time_runner
@@ -239,7 +239,14 @@ def test_adopted_row_is_adopted_again_when_a_session_to_its_worker_opens() -> No
 
 
 @pytest.mark.parametrize(
-    "change", [{"resume_token": b"short"}, {"takeover": 70_000}, {"n_tokens": -1}]
+    "change",
+    [
+        {"submission_id": "s" * 65},
+        {"request_id": "r" * 65, "submission_id": ""},
+        {"resume_token": b"short"},
+        {"takeover": 70_000},
+        {"n_tokens": -1},
+    ],
 )
 def test_malformed_resume_is_refused_by_field(change: dict[str, object]) -> None:
     async def script(stage: Stage) -> None:
@@ -248,6 +255,41 @@ def test_malformed_resume_is_refused_by_field(change: dict[str, object]) -> None
             await anext(resume(stage.router, inference_pb2.ResumeRequest(**fields)))  # type: ignore[arg-type]
 
     play(script)
+
+
+@pytest.mark.parametrize("token_id", [-1, VOCAB])
+def test_token_that_the_model_does_not_have_is_refused_in_what_a_client_has(token_id: int) -> None:
+    async def script(stage: Stage) -> None:
+        request = message([5, 6, 7], max_tokens=60)
+        request.resume.submission_id, request.resume.resume_token = "s", b"x" * 16
+        request.resume.takeover = 1
+        request.resume.token_ids.extend([5, token_id, 6])
+        with pytest.raises(InvalidParameterError, match=f"{token_id}; it must be 0 to") as caught:
+            await anext(stage.router.generate(request))
+        assert caught.value.field == "resume.token_ids"
+
+    play(script)
+
+
+def test_running_answer_is_not_disturbed_by_a_resume_with_another_token() -> None:
+    """Even if it names another request id, under which nothing runs."""
+
+    async def script(stage: Stage) -> None:
+        router, store = stage.router, stage.router._dispatcher.board.store
+        assert isinstance(store, LocalStore)
+        running = asyncio.create_task(ask(router, message([5, 6, 7], max_tokens=60)))
+        await asyncio.sleep(0.3)
+        (name,) = router._dispatcher.board.requests
+        intruder = message([5, 6, 7], max_tokens=60, request_id="another")
+        intruder.resume.submission_id, intruder.resume.resume_token = name, b"x" * 16
+        intruder.resume.takeover = 1
+        with pytest.raises(UnknownSubmissionError, match="no such answer"):
+            await anext(router.generate(intruder))
+        assert len(store) == 1
+        assert (await running).error is None
+        assert not len(store)
+
+    play(script, step_s=0.02)
 
 
 class Index(LocalStore):

@@ -108,6 +108,16 @@ async def test_store_lets_one_submission_hold_a_label_until_it_is_released() -> 
     assert await admit("third") is ADMITTED
 
 
+def test_store_lets_a_submission_hold_one_label() -> None:
+    store, first, second = LocalStore(), Label("", "x"), Label("other tenant", "x")
+    assert store.claim(first, "s") is ADMITTED
+    assert store.claim(second, "s") == Held("s")
+    assert store.claim(second, "other") is ADMITTED
+    for name in ("s", "other"):
+        store.release(name, 0)
+    assert not len(store)
+
+
 def test_ledger_sums_what_was_spent_over_attempts_and_keeps_the_routers_own_clock() -> None:
     timeline = Timeline(arrived=10.0)
     timeline.dispatched = 10.5

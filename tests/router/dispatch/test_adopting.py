@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from twolane.attempt_number import first_attempt
@@ -15,6 +19,7 @@ from twolane.router.requests.adopted import KnownAttempt, newest
 from twolane.router.requests.request import Job, Request, RequestState
 from twolane.router.store import Ask, Held, LocalStore, Short, Verdict
 from twolane.router.tenants.accounts import no_limits
+from twolane.router.text.detokenizer import Decoding, Detokenizer
 from twolane.testing.virtual_time import virtual_time_runner
 from twolane.v1 import cluster_pb2, sampling_pb2, worker_pb2
 
@@ -98,6 +103,20 @@ def test_rows_of_which_both_workers_are_lost_are_made_again_once(by_d: list[int]
     made.board.check_integrity()
 
 
+def test_answer_that_ends_before_what_its_client_has_is_refused_and_leaves_nothing() -> None:
+    made = dispatcher()
+    said(made)
+    wanted = replace(job(), params=SamplingParams(max_tokens=60, stop=("c",), seed=1))
+    rows = known([10], [10, 11, 12, 13, 14])
+    letters = SimpleNamespace(text_bytes={10 + n: b"abcde"[n : n + 1] for n in range(5)})
+    text = Detokenizer(cast(Decoding, letters))
+    with pytest.raises(UnknownSubmissionError, match="only 3 tokens of the answer are left"):
+        made.adopt(wanted, rows, text, 4, 0, 0.0)
+    assert not made.board.requests
+    assert said(made) == {"cancel"}
+    made.board.check_integrity()
+
+
 def test_name_or_label_of_a_running_request_is_not_adopted() -> None:
     made = dispatcher()
     made.submit(job(), None, 0.0)
@@ -129,6 +148,17 @@ def test_end_within_the_least_tokens_of_an_answer_that_its_client_has_is_none() 
     request = resumed(2, [10, EOS, 11])
     assert not request.is_over
     assert request.answer.tokens == [10, EOS, 11]
+
+
+def test_name_of_a_running_request_is_not_claimed_under_another_label() -> None:
+    made = dispatcher()
+    made.submit(job(), None, 0.0)
+    store = made.board.store
+    assert isinstance(store, LocalStore)
+    with virtual_time_runner() as runner, pytest.raises(UnknownSubmissionError):
+        runner.run(Claims(made.board).take(job(request_id="another's")))
+    assert len(store) == 1
+    made.board.check_integrity()
 
 
 class Refusing(LocalStore):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from twolane.router.config import MembershipConfig
 from twolane.router.members.session import WorkerLink, WorkerSession
 from twolane.testing.links import MemoryLink, link_pair
@@ -68,5 +70,9 @@ def test_session_opens_with_the_incarnation_that_was_dialled() -> None:
     assert heard_of(WANTED) == {"opened"}
 
 
-def test_worker_that_was_started_anew_at_the_address_is_not_taken_for_the_former_one() -> None:
+def test_worker_that_was_started_anew_at_the_address_is_not_taken_for_the_former_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert heard_of(OTHER) == {"refused"}
+    (record,) = caplog.records
+    assert record.getMessage() == "no session with worker w: another incarnation of it answers"

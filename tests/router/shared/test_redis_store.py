@@ -137,6 +137,30 @@ async def test_a_submission_that_passes_to_another_router_is_charged_once(
         assert 6_000 - 70 - 1 <= left <= 6_000
 
 
+async def test_a_submission_that_is_asked_for_twice_at_once_is_refused_twice_and_left_nowhere(
+    server: RedisServer, store_of: MakeStore
+) -> None:
+    a, b = await store_of("a", server.url), await store_of("b", server.url)
+    assert await b.admit(ask("1")) is ADMITTED
+    verdicts = await asyncio.gather(a.admit(ask("2")), a.admit(ask("2")))
+    assert sorted(verdicts, key=repr) == [Held("1", "b.7"), Held("2")]
+    assert not a._own
+    assert not len(a._local)
+
+
+async def test_a_submission_that_is_released_while_it_is_refused_is_left_nowhere(
+    server: RedisServer, store_of: MakeStore
+) -> None:
+    a, b = await store_of("a", server.url), await store_of("b", server.url)
+    assert await b.admit(ask("1")) is ADMITTED
+    asked = asyncio.create_task(a.admit(ask("2")))
+    await asyncio.sleep(0)
+    assert "2" in a._own, "it is asked for"
+    a.release("2", 0)
+    assert await asked == Held("1", "b.7")
+    assert not len(a._local)
+
+
 async def test_requests_a_second_are_counted(server: RedisServer, store_of: MakeStore) -> None:
     a, b = await store_of("a", server.url), await store_of("b", server.url)
     limits = TenantLimits(requests_per_s=0.001)

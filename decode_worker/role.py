@@ -128,10 +128,7 @@ class DecodeRole:
     def _may_grant(self, key: Key, n_pages: int) -> bool:
         """The receiver's grant policy: room in the batch, and spare pages for prompt and growth."""
         row = self._waiting.get(AttemptId(key.submission_id, key.attempt))
-        if row is None or not self._has_room(row, n_pages):
-            return False
-        self._context.reserve.promise(row, self._growth_pages(row))
-        return True
+        return row is not None and self.try_promise(row, n_pages)
 
     def _on_revoked(self, key: Key) -> None:
         """The row waits again; its promise must not keep others out of the batch meanwhile."""
@@ -163,7 +160,7 @@ class DecodeRole:
                 Refusal.TOO_LARGE, f"grows to {n_most} pages; the pool has {n_pages}"
             )
 
-    def can_adopt(self, row: Row, n_new_pages: int) -> bool:
+    def try_promise(self, row: Row, n_new_pages: int) -> bool:
         if not self._has_room(row, n_new_pages):
             return False
         self._context.reserve.promise(row, self._growth_pages(row))
@@ -248,7 +245,7 @@ class DecodeRole:
         while row.state is RowState.RUNNING:
             if self._context.reserve.try_grow(row, n_missing):
                 return True
-            if self._context.returns.held_pages:
+            if self._context.returns.is_waiting:
                 return False  # some come free when the step in flight is done
             victim = choose_victim(self._running.values())
             self._end(victim, _Kind.KIND_PREEMPTED, reason="pages")
@@ -257,11 +254,12 @@ class DecodeRole:
     # -- inside -----------------------------------------------------------------------------
 
     def _has_room(self, row: Row, n_new_pages: int) -> bool:
+        """In the batch and in the pool. Its own earlier promise, which is replaced, takes none."""
         reserve = self._context.reserve
-        reserve.forget(row)  # a repeated grant replaces the first
-        if len(reserve.holders) >= self._context.limits.decode_rows:
+        n_others = len(reserve.holders) - (row.number in reserve.holders)
+        if n_others >= self._context.limits.decode_rows:
             return False
-        return n_new_pages + self._growth_pages(row) <= reserve.n_spare
+        return n_new_pages + self._growth_pages(row) <= reserve.n_spare_for(row)
 
     def _growth_pages(self, row: Row) -> int:
         wanted = max(row.assign.growth_tokens, self._config.least_growth_tokens)

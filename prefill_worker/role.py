@@ -129,7 +129,7 @@ class PrefillRole:
         """
         if self._adopter is None or row.state not in (RowState.COMPUTING, RowState.HELD):
             return False
-        if not self._adopter.can_adopt(row, 0):
+        if not self._adopter.try_promise(row, 0):
             return False
         self._out.abandon(row, reasons.RETARGETED, now)
         row.attempt, row.decode = following, here

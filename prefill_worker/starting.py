@@ -27,7 +27,7 @@ def try_start(row: Row, context: WorkerContext, adopter: Adopter | None, now: fl
     if adopter is None:
         taken = context.reserve.try_take_new(n_new)
     else:
-        taken = pages.try_take(n_new) if adopter.can_adopt(row, n_new) else None
+        taken = pages.try_take(n_new) if adopter.try_promise(row, n_new) else None
     if taken is None:
         pages.release(cached)
         return False

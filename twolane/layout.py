@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
+UNQUANTISED_DTYPES = frozenset({"float32", "bfloat16", "float16"})
 SCALE_BYTES = {"float8_e4m3fn": 4}  # per token and head
 
 

@@ -30,6 +30,10 @@ class GrowthReserve:
         """Pages that new work may take. Negative if quarantine took promised pages."""
         return self._pages.n_available - self.n_promised
 
+    def n_spare_for(self, row: Row) -> int:
+        """Pages that are promised to no other row."""
+        return self.n_spare + self._left.get(row.number, 0)
+
     @property
     def holders(self) -> Collection[int]:
         """Numbers of the rows that hold a promise, even if it is used up."""

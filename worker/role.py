@@ -116,10 +116,12 @@ class Adopter(Protocol):
         """Raises `RowRefusedError` if its prompt and growth can never fit the pool."""
         ...
 
-    def can_adopt(self, row: Row, n_new_pages: int) -> bool:
-        """Whether there is room in the batch, and spare pages for n_new_pages and the growth.
+    def try_promise(self, row: Row, n_new_pages: int) -> bool:
+        """Promise the row a place in the batch and pages for its growth, until `adopt` or
+        `GrowthReserve.forget`. Replaces an earlier promise.
 
-        If so, they are promised to the row, until `adopt` or `GrowthReserve.forget`.
+        False, and no change, if there is no room in the batch, or too few spare pages for
+        n_new_pages and the growth.
         """
         ...
 

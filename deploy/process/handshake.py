@@ -39,7 +39,7 @@ LOG_TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a process says when it serves: see `twolane.deploy.launch.launcher.Handle`."""
+    """What a process says when it serves; `Handle` says what its fields are."""
 
     endpoint: str
     metrics_endpoint: str

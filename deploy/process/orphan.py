@@ -10,10 +10,13 @@ the others said meanwhile is still to be read, or they were paused, too.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from twolane.deploy.errors import StartError
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"  # in an agent's state folder; what it says changes while the agent lives
 _LOOKS = 20  # within the time that makes an orphan
@@ -55,6 +58,7 @@ async def end_as_orphan(
         rule.excuse(max(0.0, clock() - due))
         if rule.look(_read(Path(state_dir) / HEARTBEAT), heard_at(), clock()):
             text = f"its agent and all that it serves have been silent for {orphan_s:g} s"
+            log.error("this process ends: %s", text)  # the end itself may take a while
             raise StartError(text)
 
 

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from twolane.kvtransfer.layouts.sources import Convert, MakeConvert
-from twolane.layout import Layout, parse_layout
-
-_WIDE = frozenset({"float32", "bfloat16", "float16"})
+from twolane.layout import UNQUANTISED_DTYPES, Layout, parse_layout
 
 
 def page_converters_of(layout: str) -> Mapping[str, MakeConvert]:
     """By the dtype that they make, out of pages of that layout."""
-    is_wide = parse_layout(layout).dtype in _WIDE
-    return {"float8_e4m3fn": _to_fp8} if is_wide else {}
+    is_unquantised = parse_layout(layout).dtype in UNQUANTISED_DTYPES
+    return {"float8_e4m3fn": _to_fp8} if is_unquantised else {}
 
 
 def _to_fp8(source: Layout, target: Layout) -> Convert:

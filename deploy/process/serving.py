@@ -1,17 +1,21 @@
 """`async with serving(spec) as where`: one router or worker, serving inside the block.
 
 Leaving the block ends it in order: answers that run get `stop_grace_s`. If it breaks meanwhile, the
-block is cancelled and what broke it is raised. A worker's packages are imported only for a worker:
-a router loads no torch.
+block is cancelled and what broke it is raised. A worker that cannot end in time, since a step
+hangs, ends the process. A worker's packages are imported only for a worker: a router loads no
+torch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
+import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,7 +54,10 @@ class Where:
     admin_port_endpoint: str = ""  # host:port of its door for operators of other machines
 
 
+log = logging.getLogger(__name__)
+
 _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
+_END_S = 12.0  # for a worker's last words and step, and for its ranks to exit
 
 
 @asynccontextmanager
@@ -180,26 +187,31 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
     if why := unreachable(spec.bind_host, spec.advertise_host, spec.routers):
         raise StartError(why)
     is_shared = DECODE in spec.able and "shm" in spec.settings.transports
-    with open_engine(
-        on_device(spec), name=spec.name, is_shared=is_shared, ready=ready_limits(spec)
-    ) as power:
+    async with AsyncExitStack() as stack:
+        end_within = stack.enter_context(_bounded_end())
+        ready = ready_limits(spec)
+        power = stack.enter_context(
+            open_engine(on_device(spec), name=spec.name, is_shared=is_shared, ready=ready)
+        )
         pages, config = power.pages, transport_config(spec)
         landings: dict[str, Landing] = {}
         if DECODE in spec.able and pages is not None:
             try:
                 landings = open_landings(spec.epoch, pages, config, power.memory)
-            except DeviceError as error:
-                raise StartError(str(error)) from error
-            except ListenError as error:
+            except (DeviceError, ListenError) as error:
                 raise StartError(str(error)) from error
             except OSError as error:
                 text = f"cannot listen on {spec.bind_host} (--bind-host): {error}"
                 raise StartError(text) from error
+        for landing in landings.values():
+            stack.callback(landing.close)
         dialer, metrics = PeerDialer(spec.credentials), WorkerMetrics()
+        stack.push_async_callback(dialer.close)
         worker = build_worker(spec, power, pages, dialer, landings, metrics)
         server = WorkerServer(worker, metrics)
-        try:
-            async with asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
+            grace_s = 0.0
+            try:
                 tasks.create_task(_run(server), name="server")
                 watch = tasks.create_task(power.watch(), name="engine")
                 await server.started.wait()
@@ -209,10 +221,33 @@ async def _serving_worker(spec: WorkerSpec) -> AsyncIterator[Where]:
                 watch.cancel()
                 orphan.cancel()
                 server.stop()
-        finally:
-            await dialer.close()
-            for landing in landings.values():
-                landing.close()
+                grace_s = spec.timing.stop_grace_s
+            finally:
+                end_within(grace_s + _END_S)
+
+
+@contextmanager
+def _bounded_end() -> Iterator[Callable[[float], None]]:
+    """`end_within(seconds)`, to be called when the block should be left: if it is still open then,
+    the process ends.
+
+    A step that hangs keeps its thread, and Python waits for its threads before it exits. Nothing
+    that the step may still use can be freed under it; the end of the process ends both at once.
+    """
+    with ExitStack() as stack:
+
+        def end_within(bound_s: float) -> None:
+            timer = threading.Timer(bound_s, _end_process, (bound_s,))
+            timer.name, timer.daemon = "end", True
+            timer.start()
+            stack.callback(timer.cancel)
+
+        yield end_within
+
+
+def _end_process(bound_s: float) -> None:
+    log.error("it could not end within %g s, as when a step hangs: the process ends", bound_s)
+    os._exit(1)
 
 
 def _heard_at(router: Router) -> float | None:

@@ -18,7 +18,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from google.protobuf.message import DecodeError
 
@@ -57,13 +57,14 @@ class DoneSocket:
 
     @contextmanager
     def listening(self, on_done: OnDone) -> Iterator[None]:
-        """Calls `on_done` on the running loop for each DONE. Where the host forbids such sockets,
-        it logs that, and none comes."""
+        """Calls `on_done` on the running loop for each DONE. Where there can be no such socket, it
+        logs that, and none comes."""
         loop = asyncio.get_running_loop()
         address = f"twolane-done-{os.getpid()}-{secrets.token_hex(8)}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-            end.setblocking(False)
+        with ExitStack() as stack:
             try:
+                end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+                end.setblocking(False)
                 end.bind(f"\0{address}")
             except OSError as error:
                 _log.warning("DONE comes by links alone: %s", error)
@@ -103,14 +104,15 @@ def done_sender(hello: transfer_pb2.ReceiverHello) -> Iterator[TrySendDone | Non
     """The sender's end, of one link: sends a DONE to the socket that the hello names. False: it is
     too long, the socket's queue is full, or the receiver has ended.
 
-    None if the hello names no socket, or there is none of that name.
+    None if the hello names no socket, there is none of that name, or none can be opened here.
     """
     if not hello.done_address:
         yield None
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        end.setblocking(False)
+    with ExitStack() as stack:
         try:
+            end = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            end.setblocking(False)
             end.connect(f"\0{hello.done_address}")
         except OSError as error:
             _log.warning("DONE goes to %s by its link: %s", hello.worker_id, error)

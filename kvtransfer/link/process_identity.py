@@ -30,7 +30,7 @@ def open_pidfd(pid: int, ticks: int) -> int:
     """A pidfd of exactly that incarnation: readable once its last thread has ended.
 
     The caller closes it. Raises ProcessLookupError when it has ended already, the pid is somebody
-    else's by now, or it is no pid at all.
+    else's by now, or it is no pid at all; another OSError when no descriptor is free.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -44,7 +44,7 @@ def open_pidfd(pid: int, ticks: int) -> int:
         # Read after opening: had the pid been reused before that, the start time would differ.
         if start_ticks(pid) != ticks:  # guard: start ticks
             raise ProcessLookupError(f"process {pid} is another one by now")
-    except ProcessLookupError:
+    except OSError:
         os.close(fd)
         raise
     return fd

@@ -150,13 +150,17 @@ class ReceiverDriver:
             await asyncio.wait_for(link.receive(), self._lease.heartbeat_s)
 
     def _watch(self, hello: transfer_pb2.SenderHello, transport: str) -> bool:
-        """Watch a process that writes into our memory: its end is proof. False if it has ended."""
+        """Watch a process that writes into our memory: its end is proof. False if it has ended, or
+        cannot be watched now: its next link may do better."""
         writes = transport in self._landings and self._landings[transport].sender_writes
         if not writes or hello.epoch in self._pidfds:
             return True
         try:
             pidfd = open_pidfd(hello.pid, hello.pid_start_ticks)
         except ProcessLookupError:
+            return False
+        except OSError as error:  # no descriptor is free
+            _log.warning("sender %s cannot be watched: %s", hello.worker_id, error)
             return False
         self._pidfds[hello.epoch] = pidfd
         asyncio.get_running_loop().add_reader(pidfd, self._on_ended, hello.epoch)

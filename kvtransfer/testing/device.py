@@ -67,7 +67,7 @@ class DoubleMemory:
         self.page_bytes = page_bytes
         self.faults = faults or DeviceFaults()
         self.converts = converts or {}  # by the dtype that they make of this pool's
-        self.lanes: list[DoubleCopyStream] = []
+        self.copy_streams: list[DoubleCopyStream] = []
         self._memory = create_pool_memory(n_pages * page_bytes, "double")
         self.pages: Bytes = self._memory.array.reshape(n_pages, page_bytes)
         self._pinned: dict[int, int] = {}  # address -> bytes
@@ -78,9 +78,9 @@ class DoubleMemory:
         return (region_of(self.pages),)
 
     def open_copy_stream(self, source: Source | None = None) -> DoubleCopyStream:
-        lane = DoubleCopyStream(self, source)
-        self.lanes.append(lane)
-        return lane
+        stream = DoubleCopyStream(self, source)
+        self.copy_streams.append(stream)
+        return stream
 
     def enter(self) -> None:
         """It is host memory."""
@@ -125,12 +125,12 @@ class DoubleMemory:
 
     def stall(self) -> None:
         """The device stops in the middle of a copy, until `resume`."""
-        for lane in self.lanes:
-            lane.may_run.clear()
+        for stream in self.copy_streams:
+            stream.may_run.clear()
 
     def resume(self) -> None:
-        for lane in self.lanes:
-            lane.may_run.set()
+        for stream in self.copy_streams:
+            stream.may_run.set()
 
     def close(self) -> None:
         self._memory.close()
@@ -174,7 +174,7 @@ class DoubleFence:
 
 
 class DoubleCopyStream:
-    """See `Lane`."""
+    """See `CopyStream`."""
 
     def __init__(self, memory: DoubleMemory, source: Source | None = None) -> None:
         self._memory = memory
@@ -186,7 +186,7 @@ class DoubleCopyStream:
         self._error = ""
         self.may_run = threading.Event()
         self.may_run.set()
-        self._thread = threading.Thread(target=self._run, name="double-lane", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="double-copy-stream", daemon=True)
         self._thread.start()
 
     def after(self, mark: Mark) -> None:
@@ -273,7 +273,7 @@ class DoubleCopyStream:
             target[at, 0] ^= 1
 
     def _give(self, work: Callable[[], None]) -> None:
-        assert not self._is_closed, "a closed lane"
+        assert not self._is_closed, "a closed copy stream"
         self._work.append(work)
         self._bell.release()
 

@@ -23,7 +23,7 @@ def running(context: WorkerContext, role: DecodeRole, n_tokens: int) -> Row:
         growth_tokens=1,
     )
     row = Row(assign, SamplingParams(seed=7), context.spec, number=number, arrived_s=float(number))
-    assert role.can_adopt(row, row.n_prompt_pages)
+    assert role.try_promise(row, row.n_prompt_pages)
     row.pages = context.pages.try_take(row.n_prompt_pages) or []
     row.advance(RowState.COMPUTING)
     row.n_computed = row.n_tokens

@@ -41,7 +41,7 @@ def row(
 
 def hand_over(context: WorkerContext, role: DecodeRole, one: Row) -> Row:
     """What a prefill role of the same worker does."""
-    assert role.can_adopt(one, one.n_prompt_pages)
+    assert role.try_promise(one, one.n_prompt_pages)
     pages = context.pages.try_take(one.n_prompt_pages)
     assert pages is not None
     one.pages = pages
@@ -88,16 +88,26 @@ def test_promise_keeps_new_rows_out_until_it_is_given_back(context: WorkerContex
     one = hand_over(context, role, row(context, growth_tokens=60))
     assert context.reserve.n_promised == 4
     second = row(context, growth_tokens=60)
-    assert not role.can_adopt(second, second.n_prompt_pages), "5 of 8 pages are spoken for"
+    assert not role.try_promise(second, second.n_prompt_pages), "5 of 8 pages are spoken for"
     role.cancel(one.attempt, 0.0)
-    assert role.can_adopt(second, second.n_prompt_pages)
+    assert role.try_promise(second, second.n_prompt_pages)
+
+
+def test_a_promise_is_replaced_only_by_one_that_can_be_kept(context: WorkerContext) -> None:
+    role = DecodeRole(context)
+    one = row(context, growth_tokens=60)
+    assert role.try_promise(one, 1)
+    assert not role.try_promise(one, 5), "with 4 to grow into, of 8"
+    assert context.reserve.n_promised == 4
+    assert role.try_promise(one, 4), "its own promise is not in its way"
+    assert context.reserve.n_promised == 4
 
 
 def test_batch_takes_no_more_rows_than_its_limit(context: WorkerContext) -> None:
     role = DecodeRole(context, LEAST)
     for _ in range(3):
         hand_over(context, role, row(context))
-    assert not role.can_adopt(row(context), 1)
+    assert not role.try_promise(row(context), 1)
 
 
 def test_youngest_of_the_lowest_priority_gives_way_and_the_first_in_turn_never_does(

@@ -49,7 +49,7 @@ def wait_until(is_so: Callable[[], bool], within_s: float = 30.0) -> None:
 
 def is_given(memory: DoubleMemory) -> bool:
     """Whether a device that stands still has been given work."""
-    return any(lane._work for lane in memory.lanes)
+    return any(stream._work for stream in memory.copy_streams)
 
 
 class Ear:

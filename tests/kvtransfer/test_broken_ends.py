@@ -183,7 +183,7 @@ class Full(DoubleMemory):
     @property
     def n_running(self) -> int:
         """Lanes that nobody has closed."""
-        return sum(lane._thread.is_alive() for lane in self.lanes)
+        return sum(stream._thread.is_alive() for stream in self.copy_streams)
 
 
 def test_an_outlet_without_a_lane_leaves_no_pool_mapped() -> None:

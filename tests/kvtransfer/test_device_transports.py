@@ -168,8 +168,8 @@ def test_copies_that_failed_fail_their_post_and_the_next_ones_work(pair: DeviceP
     assert [p.ok for p in pair.out.wait_for(1)] == [False]
     assert not pair.d.pages[[1, 2, 3]].any()
     pair.p.faults.fails = False
-    for lane in pair.p.lanes:
-        lane.forgive()
+    for stream in pair.p.copy_streams:
+        stream.forgive()
     pair.grant(2, 4)
     pair.post(2, 2, [1], [4])
     assert pair.out.wait_for(2)[1].ok

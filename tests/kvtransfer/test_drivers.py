@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from typing import Any
@@ -227,3 +228,28 @@ def test_sender_that_comes_again_is_watched_once() -> None:
         assert list(two.d_driver._pidfds.values()) == [watched]
 
     play(scene)
+
+
+def test_sender_that_cannot_be_watched_for_want_of_a_descriptor_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pidfd_open, n_refused = os.pidfd_open, 0
+
+    def refuse_once(pid: int) -> int:
+        nonlocal n_refused
+        if not n_refused:
+            n_refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return pidfd_open(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", refuse_once)
+
+    async def scene(two: Two) -> None:
+        two.landing.sender_writes = True
+        two.hello.pid, two.hello.pid_start_ticks = os.getpid(), start_ticks(os.getpid())
+        key = two.move("r")
+        await asyncio.sleep(1.0)
+        assert two.p_events == [Committed(key, 2, 2 * PAGE_BYTES), Released(key)]
+
+    play(scene)
+    assert n_refused == 1

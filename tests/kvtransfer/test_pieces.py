@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from twolane.kvtransfer.copy_plan import runs
 from twolane.kvtransfer.digests import mix64, page_checksums
+from twolane.kvtransfer.link import process_identity
 from twolane.kvtransfer.link.handshake import ReceiverIdentity, sender_hello
 from twolane.kvtransfer.link.process_identity import host_identity, open_pidfd, start_ticks
 from twolane.kvtransfer.receive import grant, inbound
@@ -31,9 +33,12 @@ from twolane.kvtransfer.receive.inbound import IN_MOVES, InState
 from twolane.kvtransfer.send import outbound
 from twolane.kvtransfer.send.outbound import OUT_MOVES, OutState
 from twolane.kvtransfer.testing.memory import MemoryFabric
+from twolane.kvtransfer.transports.common.addresses import socket_to
 from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory, map_peer_memory
+from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig
 from twolane.layout import DTYPE_BYTES, Layout, LayoutError, mismatch, parse_layout
 from twolane.lifecycle import IllegalMoveError, Lifecycle
+from twolane.v1 import transfer_pb2
 
 FIELDS = {"dtype": "bfloat16", "page_tokens": 16, "layers": 4, "kv_heads": 2, "head_dim": 64}
 TEXT = json.dumps(FIELDS)
@@ -258,6 +263,27 @@ def test_number_that_is_no_pid_is_no_process(pid: int) -> None:
         open_pidfd(pid, 1)
 
 
+def test_pidfd_is_closed_when_the_process_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    opened: list[int] = []
+    pidfd_open = os.pidfd_open
+
+    def open_and_note(pid: int) -> int:
+        opened.append(pidfd_open(pid))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "pidfd_open", open_and_note)
+    monkeypatch.setattr(process_identity, "start_ticks", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        open_pidfd(os.getpid(), 1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[0])
+
+
 def test_pool_memory_is_shared_and_has_no_name_to_leave_behind_when_killed() -> None:
     code = (
         "from twolane.kvtransfer.transports.common.shared_memory import create_pool_memory\n"
@@ -278,6 +304,26 @@ def test_pool_memory_is_shared_and_has_no_name_to_leave_behind_when_killed() -> 
     mapped[:] = 8  # ours as long as we hold it
     with pytest.raises(OSError):  # noqa: PT011 -- which one depends on who has the pid now
         map_peer_memory(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "x", "a:b:c", "/proc/1/fd/3:x:1", "/proc/1/fd/3:1:" + "9" * 5000, "/etc:1:1"]
+)
+def test_what_is_no_address_of_a_pool_cannot_be_mapped(address: str) -> None:
+    with pytest.raises(OSError, match="no address of a pool"):
+        map_peer_memory(address)
+    hello = transfer_pb2.ReceiverHello(transport="shm", transport_address=address)
+    opener = OutletOpener(1, np.zeros((4, 64), np.uint8), TransportConfig())
+    with pytest.raises(OSError, match="no address of a pool"):
+        opener(hello)
+
+
+@pytest.mark.parametrize(
+    "address", ["", "x", "h:", "h:x", "h:-1", "h:99999999999999999999", "a..b:1", "a" * 70 + ":1"]
+)
+def test_what_is_no_address_of_a_socket_cannot_be_dialled(address: str) -> None:
+    with pytest.raises(OSError, match="no address of a socket"):
+        socket_to("tcp", address)
 
 
 def test_memory_of_another_inode_is_not_mapped() -> None:

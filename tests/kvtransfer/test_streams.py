@@ -375,3 +375,13 @@ def test_shm_outlet_writes_no_page_outside_of_the_receivers_pool() -> None:
     outlet.close()
     landing.close()
     memory.close()
+
+
+@pytest.mark.parametrize("address", ["x", "a..b:1"])
+def test_post_to_what_is_no_address_fails_and_the_outlet_lives_on(address: str) -> None:
+    outlet = outlet_of("tcp", address, np.ones((4, SIZE), dtype=np.uint8))
+    ear = Ear(outlet)
+    for post in (1, 2):
+        outlet.post(post, 9, CopyPlan(0, ids(0), ids(0)))
+        assert not ear.wait_for(post)[-1].ok
+    outlet.close()

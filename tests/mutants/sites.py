@@ -42,6 +42,7 @@ MODULES = (
     "kvtransfer/send/driver.py",
     "kvtransfer/send/closing_outlets.py",
     "kvtransfer/transports/common/claims.py",
+    "kvtransfer/transports/common/pending_sums.py",
     "kvtransfer/transports/nixl/landing.py",
     "router/claims.py",
     "router/requests/adopted.py",

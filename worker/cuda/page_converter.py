@@ -25,10 +25,9 @@ from twolane.engine.kernels.pages.page_convert import (
 )
 from twolane.kvtransfer.copy_plan import PageIds
 from twolane.kvtransfer.layouts.gather import Gather, gather_of
-from twolane.layout import DTYPE_BYTES, Layout
+from twolane.layout import DTYPE_BYTES, UNQUANTISED_DTYPES, Layout
 from twolane.worker.cuda.page_parts import Part, Parts
 
-UNQUANTISED_DTYPES = frozenset({"float32", "bfloat16", "float16"})
 FP8_DTYPE = "float8_e4m3fn"
 STAGING_BYTES = 32 * 1024 * 1024  # at most, unless a page is larger: small enough for the L2 cache
 

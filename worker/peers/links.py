@@ -15,7 +15,7 @@ from twolane.v1 import transfer_pb2, transfer_pb2_grpc
 
 
 class PeerDialer:
-    """`wire.dial` in production: each stream has its own channel, which closes with it."""
+    """`Wiring.dial` in production: each stream has its own channel, which closes with it."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials

@@ -7,6 +7,7 @@ belong to one user.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import struct
@@ -14,6 +15,7 @@ import struct
 from twolane.rpc.listen import bind_port
 
 BUFFER_BYTES = 4 * 1024 * 1024
+_TCP_ADDRESS = re.compile(r"(.+):([0-9]{1,5})")
 
 
 def listen_tcp(bind_host: str, advertise_host: str, ports: str = "") -> tuple[socket.socket, str]:
@@ -41,13 +43,18 @@ def listen_unix() -> tuple[socket.socket, str]:
 
 
 def socket_to(transport: str, address: str) -> tuple[socket.socket, object]:
-    """A fresh non-blocking socket, and what to connect it to. Raises OSError."""
+    """A fresh non-blocking socket, and what to connect it to. Raises OSError, also for a peer's
+    `address` that is none."""
     if transport == "unix":
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         target: object = f"\0{address}"
     else:
-        host, _, port = address.rpartition(":")
-        info = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        parts = _TCP_ADDRESS.fullmatch(address)
+        try:
+            host, port = parts.groups() if parts else ("", "")
+            info = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        except ValueError as error:  # of the port, or the host cannot be encoded
+            raise OSError(f"no address of a socket: {address[:80]!r}") from error
         client = socket.socket(info[0], socket.SOCK_STREAM)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         target = info[4]

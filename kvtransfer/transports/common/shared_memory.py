@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 
 import numpy as np
 import numpy.typing as npt
+
+_ADDRESS = re.compile(r"(/proc/[0-9]+/fd/[0-9]+):([0-9]{1,20}):([1-9][0-9]{0,18})")
 
 
 class PoolMemory:
@@ -47,13 +50,16 @@ def map_peer_memory(address: str) -> npt.NDArray[np.uint8]:
 
     Raises OSError when that process is gone, or the address does not lead to that memory.
     """
-    path, inode, nbytes = address.rsplit(":", 2)
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise OSError(f"no address of a pool: {address[:80]!r}")
+    path, inode, nbytes = parts[1], int(parts[2]), int(parts[3])
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
-        if (found.st_ino, found.st_size) != (int(inode), int(nbytes)):
+        if (found.st_ino, found.st_size) != (inode, nbytes):
             raise FileNotFoundError(f"{path} is not the pool that was announced")
-        return np.frombuffer(mmap.mmap(fd, int(nbytes)), dtype=np.uint8)
+        return np.frombuffer(mmap.mmap(fd, nbytes), dtype=np.uint8)
     finally:
         os.close(fd)
 

@@ -6,28 +6,17 @@ the launcher), proves that it no longer writes to the pages.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from twolane.kvtransfer.copy_plan import PageIds
-from twolane.kvtransfer.device import DeviceError, DeviceMemory, Fence
+from twolane.kvtransfer.device import DeviceError, DeviceMemory
 from twolane.kvtransfer.digests import DEVICE_DIGESTS
 from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
-from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transport import Checked, LandingEvent, Stopped
+from twolane.kvtransfer.transports.common.pending_sums import PendingSums
 from twolane.kvtransfer.transports.common.thread import TransportThread
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """Checksums that the device is computing."""
-
-    generation: int
-    first: int
-    sums: Checksums
-    fence: Fence
 
 
 class IpcLanding(TransportThread[LandingEvent]):
@@ -43,7 +32,7 @@ class IpcLanding(TransportThread[LandingEvent]):
         self.digests: tuple[str, ...] = DEVICE_DIGESTS if checksums else ()
         self._copy_stream = memory.open_copy_stream() if checksums else None
         self._pages: dict[int, PageIds] = {}  # by generation; used by the thread if there is one
-        self._sums: deque[_Sum] = deque()
+        self._sums = PendingSums(self._mailbox)
         if checksums:
             self._start()
 
@@ -68,7 +57,7 @@ class IpcLanding(TransportThread[LandingEvent]):
     def _turn(self) -> None:
         if not self._sums:
             self._wait()
-        elif not self._look():
+        elif not self._sums.look():
             self._nap()
 
     def _check(self, generation: int, first: int, n: int) -> None:
@@ -80,21 +69,7 @@ class IpcLanding(TransportThread[LandingEvent]):
             return
         with suppress(DeviceError):  # it stays unanswered: the receiver's timeout ends it
             sums = self._copy_stream.sum(pages[first : first + n])
-            self._sums.append(_Sum(generation, first, sums, self._copy_stream.mark()))
-
-    def _look(self) -> bool:
-        """Poll the oldest checksums. True if they are done."""
-        oldest = self._sums[0]
-        try:
-            if not oldest.fence.is_done():
-                return False
-        except DeviceError:
-            self._sums.popleft()
-            return True
-        self._sums.popleft()
-        n = int(oldest.sums.size)
-        self._mailbox.tell(Checked(oldest.generation, oldest.first, n, oldest.sums))
-        return True
+            self._sums.add(generation, first, sums, self._copy_stream.mark())
 
     def _revoke(self, generation: int) -> None:
         self._pages.pop(generation, None)

@@ -18,19 +18,20 @@ import itertools
 import selectors
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from twolane.kvtransfer import reasons
 from twolane.kvtransfer.copy_plan import PageIds
-from twolane.kvtransfer.device import DeviceError, Fence, Region
+from twolane.kvtransfer.device import DeviceError, Region
 from twolane.kvtransfer.page_lane import PLAIN_RECEIVER
-from twolane.kvtransfer.transport import Checked, Checksums, LandingEvent, Stopped
+from twolane.kvtransfer.transport import Checked, LandingEvent, Stopped
 from twolane.kvtransfer.transports.common.frames import FrameError
 from twolane.kvtransfer.transports.common.listener import Listener, ListenerConfig
 from twolane.kvtransfer.transports.common.page_summer import PageSummer
+from twolane.kvtransfer.transports.common.pending_sums import PendingSums
 from twolane.kvtransfer.transports.common.thread import TransportThread, pause
 from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlError
 from twolane.kvtransfer.transports.nixl.channel import regions_to_proto
@@ -44,16 +45,6 @@ DRAIN_S = 2.0  # a revoked sender has so long to answer
 class _Grant:
     sender_epoch: int
     pages: PageIds
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """Checksums that a device is computing."""
-
-    generation: int
-    first: int
-    sums: Checksums
-    fence: Fence
 
 
 class NixlLanding(TransportThread[LandingEvent]):
@@ -91,7 +82,7 @@ class NixlLanding(TransportThread[LandingEvent]):
         self._last_generation = 0
         self._digest_of: dict[int, str] = {}  # by sender epoch
         self._stopping: set[int] = set()
-        self._sums: deque[_Sum] = deque()
+        self._sums = PendingSums(self._mailbox)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._mailbox.bell, selectors.EVENT_READ)
         self._listener = Listener(
@@ -133,7 +124,7 @@ class NixlLanding(TransportThread[LandingEvent]):
                 connection.drive()
             except NixlError:
                 self._drop(connection)
-        if is_looking and not self._look():
+        if is_looking and not self._sums.look():
             pause()
 
     def _grant(self, sender_epoch: int, generation: int, pages: PageIds) -> None:
@@ -148,26 +139,10 @@ class NixlLanding(TransportThread[LandingEvent]):
         with suppress(DeviceError):  # it stays unanswered: the receiver's timeout ends it
             sums, fence = self._summer.sum(grant.pages[first : first + n], digest)
             if fence is not None:
-                self._sums.append(_Sum(generation, first, sums, fence))
+                self._sums.add(generation, first, sums, fence)
             else:
                 answer = sums if digest else None
                 self._mailbox.tell(Checked(generation, first, n, answer))
-
-    def _look(self) -> bool:
-        """Poll the oldest checksums. True if they are done."""
-        if not self._sums:
-            return False
-        oldest = self._sums[0]
-        try:
-            if not oldest.fence.is_done():
-                return False
-        except DeviceError:
-            self._sums.popleft()
-            return True
-        self._sums.popleft()
-        n = int(oldest.sums.size)
-        self._mailbox.tell(Checked(oldest.generation, oldest.first, n, oldest.sums))
-        return True
 
     # -- revoking ---------------------------------------------------------------------------
 

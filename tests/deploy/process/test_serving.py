@@ -9,6 +9,7 @@ import asyncio
 import gc
 import resource
 import sys
+import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from twolane.deploy.bundled import model_path
 from twolane.deploy.errors import StartError
 from twolane.deploy.process.descriptors import MOST
 from twolane.deploy.process.serving import serving
-from twolane.deploy.spec.settings import RouterSettings
+from twolane.deploy.spec.settings import RouterSettings, WorkerSettings
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.router.doors.server import RouterServer
 from twolane.rpc.listen import port_range
@@ -111,6 +112,15 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
         async with serving(nowhere):
             pass
     assert gc.get_freeze_count() == 0
+
+
+async def test_no_landing_outlives_a_worker_that_cannot_be_composed() -> None:
+    settings = WorkerSettings(decode_rows=1 << 21, step_tokens=1 << 22)
+    before = {*threading.enumerate()}
+    with pytest.raises(StartError, match="this engine takes at most 1048576 rows a step"):
+        async with serving(replace(WORKER, roles=("decode",), settings=settings)):
+            pass
+    assert "landing" not in {thread.name for thread in {*threading.enumerate()} - before}
 
 
 async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: Path) -> None:

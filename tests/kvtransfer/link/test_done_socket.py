@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -162,3 +164,18 @@ async def test_no_socket_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), done_sender(hello) as tell:
         assert tell is None
     assert "decode-7" in caplog.text
+
+
+async def test_a_process_without_a_free_descriptor_sends_done_by_its_links(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    heard = Heard()
+    hello = transfer_pb2.ReceiverHello(worker_id="decode-7", done_address="twolane-somebody")
+    monkeypatch.setattr(socket, "socket", refuse)
+    with heard.socket.listening(heard.on_done), done_sender(hello) as tell:
+        assert tell is None
+        assert not heard.socket.address
+    assert caplog.text.count("Too many open files") == 2

@@ -16,7 +16,7 @@ import os
 import select
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,7 +67,7 @@ class Agent:
     def __init__(
         self,
         config: AgentConfig,
-        report: Callable[[Ended], Awaitable[None]],
+        report: Callable[[Ended], Coroutine[None, None, None]],
         *,
         command: Sequence[str] = DEPLOY_COMMAND,
     ) -> None:
@@ -130,7 +130,11 @@ class Agent:
         self._starting[spec.name] = spec, starting
         try:
             async with asyncio.timeout(self.config.start_s):
-                handle = await starting
+                try:
+                    handle = await starting
+                except asyncio.CancelledError:
+                    await self._end_start(starting)
+                    raise
         except TimeoutError:
             within = f"within {self.config.start_s:g} s"
             raise StartError(f"{spec.name} did not serve {within}: it was killed") from None
@@ -175,8 +179,7 @@ class Agent:
         if term is not None:
             self.terms.check(term)
         for spec, starting in list(self._starting.values()):
-            if spec.epoch == epoch != 0:
-                await _cancelled(starting)
+            if spec.epoch == epoch != 0 and not await self._end_start(starting):
                 return Ended(spec.name, epoch, 0, "was starting", CLASS_A)
         for live in list(self._live.values()):
             if _is(live.evidence, name, epoch, pid):
@@ -276,7 +279,17 @@ class Agent:
     async def _call_off(self, name: str) -> None:
         _, starting = self._starting.get(name, (None, None))
         if starting is not None:
-            await _cancelled(starting)
+            await self._end_start(starting)
+
+    async def _end_start(self, starting: asyncio.Task[Handle]) -> bool:
+        """Return when nothing of it is left: whether its process had come up, and was killed."""
+        if not starting.cancelling():  # a second cancellation would interrupt its cleanup
+            starting.cancel()
+        await asyncio.wait([starting])
+        if starting.cancelled() or starting.exception() is not None:
+            return False
+        await self._launcher.fence(starting.result())
+        return True
 
     async def _adopt_what_is_there(self) -> None:
         known = {(live.handle.name, live.handle.pid) for live in self._live.values()}
@@ -323,10 +336,8 @@ class Agent:
         except ProcessLookupError:
             if evidence.boot_id != self.boot_id:
                 proof_class, how = CLASS_B, "its host has booted since"
-            elif _ticks_of(evidence.pid) in (
-                None,
-                evidence.start_ticks,
-            ):  # its group's id was not reused
+            # Its group's id was not reused.
+            elif _ticks_of(evidence.pid) in (None, evidence.start_ticks):
                 await end_group(evidence.pid)
         self._note_end(evidence, how, proof_class)
 
@@ -361,10 +372,7 @@ class Agent:
     def _tell(self, ended: Ended) -> None:
         if ended.epoch and ended.routers:
             assert self._tasks is not None
-            self._tasks.create_task(self._ask_report(ended), name=f"report-{ended.name}")
-
-    async def _ask_report(self, ended: Ended) -> None:
-        await self._report(ended)
+            self._tasks.create_task(self._report(ended), name=f"report-{ended.name}")
 
     def _note_change(self) -> None:
         """Wake all watchers once."""
@@ -389,10 +397,3 @@ def _is(evidence: Evidence, name: str, epoch: int, pid: int) -> bool:
 
 def _words(ended: Ended) -> tuple[str, int, str, str]:
     return ended.name, ended.epoch, ended.how, ended.proof_class
-
-
-async def _cancelled(task: asyncio.Task[Handle]) -> None:
-    """Cancel the task, and return when it has ended in any way."""
-    if not task.cancelling():  # a second cancellation would interrupt its cleanup
-        task.cancel()
-    await asyncio.wait([task])

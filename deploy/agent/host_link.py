@@ -28,6 +28,7 @@ from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.rpc.listen import host_of
 from twolane.security.credentials import Credentials, Protection
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import agent_pb2
 
 log = logging.getLogger(__name__)
@@ -140,7 +141,8 @@ class HostLink:
 
     async def run(self) -> None:
         """Watch the agent, and reconnect whenever the connection is lost. Returns when the
-        controller is deposed; then those waiting for an end get `DeposedError`."""
+        controller is deposed; then those waiting for an end get `DeposedError`. Raises only what is
+        a bug of ours."""
         while self._deposed is None:
             if not self.host.agent:  # it is not there
                 await self.changed.wait()
@@ -150,6 +152,8 @@ class HostLink:
                 await asyncio.wait([self._watching])
             finally:
                 self._watching.cancel()
+            if not self._watching.cancelled():  # the host has moved
+                self._watching.result()
             await asyncio.sleep(self._config.reconnect_s)
 
     async def _watch(self) -> None:
@@ -163,6 +167,8 @@ class HostLink:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self.depose(error)
+        except TlsFilesError as error:  # they are being replaced
+            log.error("%s: %s", self.host.name, error)
 
     def moved(self, host: HostSpec) -> None:
         """The host's addresses are these from now on; empty ones: it is gone."""

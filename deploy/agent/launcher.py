@@ -19,7 +19,7 @@ from typing import Self, TypeVar
 import grpc
 
 from twolane.deploy.agent.client import AgentClient, handle_of_process
-from twolane.deploy.agent.describe import describe_all
+from twolane.deploy.agent.describe import describe_all, read_latest_log
 from twolane.deploy.agent.ended import CLASS_A
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig, lost_handle
 from twolane.deploy.agent.host_status import status_of
@@ -30,7 +30,7 @@ from twolane.deploy.agent.revisions import check_revision, fit_on_hosts
 from twolane.deploy.agent.switch import Switch
 from twolane.deploy.agent.term import Term
 from twolane.deploy.controller.desired import Desired, Seat
-from twolane.deploy.errors import DeposedError, NotProvenError, RefusedError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
 from twolane.deploy.process.evidence import digest
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.cluster_spec import HostSpec
@@ -137,17 +137,28 @@ class AgentLauncher:
         ]
 
     async def end_others(self, names: Collection[str], grace_s: float) -> None:
-        """Stop running processes that are not in `names`, the cluster's present configuration."""
-        async with asyncio.TaskGroup() as tasks:
-            for link in self._links.values():
-                for process in list(link.live.values()):
-                    if process.name not in names:
-                        handle = handle_of_process(process, link.host.name)
-                        tasks.create_task(
-                            self._call(
-                                link, partial(AgentClient.stop, handle=handle, grace_s=grace_s)
-                            )
-                        )
+        """Stop running processes that are not in `names`, the cluster's present configuration.
+        Raises `NotProvenError` if some may still run, after the others have ended, and
+        `DeposedError`."""
+        unproven = []
+
+        async def end(link: HostLink, handle: Handle) -> None:
+            try:
+                await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
+            except grpc.aio.AioRpcError as error:
+                why = error.details() or error.code().name
+                unproven.append(f"{handle.name} may still run: {link.host.name}: {why}")
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for link in self._links.values():
+                    for process in list(link.live.values()):
+                        if process.name not in names:
+                            tasks.create_task(end(link, handle_of_process(process, link.host.name)))
+        except* DeposedError as errors:
+            raise first_error(errors) from None
+        if unproven:
+            raise NotProvenError("; ".join(unproven))
 
     async def start(self, spec: ProcessSpec) -> Handle:
         link = self._links[spec.host_name]
@@ -218,7 +229,7 @@ class AgentLauncher:
     async def close(self) -> None:
         """Fence the processes that this controller has started. A cluster that was adopted or has
         come up keeps running unless a stop was requested; one that another controller has taken
-        over always keeps running.
+        over always keeps running. Raises as `watch` does.
         """
         is_ours = not any(link.is_deposed for link in self._links.values())
         if is_ours and (self._is_stopping or not self._outlives):
@@ -228,6 +239,13 @@ class AgentLauncher:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+        await self.watch()
+
+    async def watch(self) -> None:
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            if not task.cancelled():
+                task.result()
 
     def outlive(self) -> None:
         """Let the processes keep running if this controller fails from now on."""
@@ -240,28 +258,7 @@ class AgentLauncher:
         await self._kept_on_hosts.forget()
 
     async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
-        """Of several hosts that have run the process, the one where it has logged last answers."""
-        links = [link for link in self._links.values() if link.state is HostState.UP]
-        answers = await asyncio.gather(*(self._read_log_at(link, request) for link in links))
-        whys = [answer for answer in answers if isinstance(answer, str)]
-        found = [its for its in answers if not isinstance(its, str) and its.HasField("log")]
-        if not found:
-            silent = [link.host.name for link in self._links.values() if link not in links]
-            whys += [f"silent: {', '.join(silent)}"] * bool(silent)
-            also = f" ({'; '.join(whys)})" if whys else ""
-            raise RefusedError(f"no host that answers has a log of {request.name}{also}")
-        return min(found, key=lambda answer: answer.age_s).log
-
-    async def _read_log_at(
-        self, link: HostLink, request: acts_pb2.ReadLogRequest
-    ) -> agent_pb2.ReadHostLogResponse | str:
-        """The agent's answer, or why there is none."""
-        try:
-            return await self._call(link, partial(AgentClient.read_log, request=request))
-        except grpc.aio.AioRpcError as error:
-            why = f"{link.host.name}: {error.details()}"
-            log.warning("%s", why)
-            return why
+        return await read_latest_log(self._links, request)
 
     async def fit_of(
         self, model: ModelSpec, model_dir: str, *, loads: Collection[str], others: Collection[str]

@@ -26,12 +26,24 @@ class Reporter:
     def __init__(self, host_name: str, credentials: Credentials) -> None:
         self._host_name = host_name
         self._credentials = credentials
+        self._under_way: set[tuple[int, str]] = set()  # the epoch, and the router to be told
 
     async def report(self, ended: Ended) -> None:
-        """Report a death to each of its routers, and retry for at most ten minutes."""
+        """Report a death to each of its routers, and retry for at most ten minutes. A router that
+        another call still tries to tell of it is left to that call."""
         async with asyncio.TaskGroup() as tasks:
             for router in ended.routers:
-                tasks.create_task(self._tell(router, ended), name=f"report-{router}")
+                tasks.create_task(self._tell_once(router, ended), name=f"report-{router}")
+
+    async def _tell_once(self, router: str, ended: Ended) -> None:
+        key = ended.epoch, router
+        if key in self._under_way:
+            return
+        self._under_way.add(key)
+        try:
+            await self._tell(router, ended)
+        finally:
+            self._under_way.discard(key)
 
     async def _tell(self, router: str, ended: Ended) -> None:
         request = cluster_pb2.ReportGoneRequest(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twolane.deploy.agent.launcher import AgentLauncher
+from twolane.deploy.errors import NotProvenError, StartError
 from twolane.deploy.launch.events import Event
 from twolane.deploy.launch.from_cluster import adopted, found_desired, inventory_of
 from twolane.deploy.launch.supervisor import Supervisor
@@ -16,7 +17,8 @@ async def supervisor_over(
     launcher: AgentLauncher, cluster: ClusterSpec, tell: Callable[[Event], None]
 ) -> Supervisor:
     """`cluster` is placed. A worker that runs and that nobody has wanted is adopted. If its
-    pool or its host is not in the cluster any more, it is stopped."""
+    pool or its host is not in the cluster any more, it is stopped. Raises `StartError` if that
+    fails; the launcher is then closed. Raises `DeposedError`."""
     inventory = inventory_of(cluster, launcher.offered)
     desired, found = launcher.desired, launcher.found()
     if desired is None:
@@ -26,7 +28,11 @@ async def supervisor_over(
         desired = adopted(desired, inventory, found)
     names = {router.name for router in cluster.routers()} | {seat.name for seat in desired.seats}
     attaches = bool(names & launcher.running())
-    await launcher.end_others(names, cluster.timing.stop_grace_s)
+    try:
+        await launcher.end_others(names, cluster.timing.stop_grace_s)
+    except NotProvenError as error:
+        await launcher.close()
+        raise StartError(str(error)) from error
     return Supervisor(
         cluster,
         launcher,

@@ -1,1 +1,1 @@
-"""The commands `up`, `down`, `agent` and `plan`, and their output."""
+"""The commands `up`, `down`, `agent`, `drain`, `controller` and `plan`, and their output."""

@@ -16,7 +16,7 @@ from twolane.cli.waiting import telling
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.cli.own_stdout import take_over
-from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
@@ -59,7 +59,7 @@ def down(
         credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
         with telling(_ends):
             asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
-    except StartError as error:
+    except (StartError, DeposedError) as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
         click.echo(f"Error: {error}", err=True)
@@ -88,7 +88,8 @@ def _end_on_ray(address: str, cluster: str) -> None:
 
 async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
     """Stop every process on the hosts. A launcher that runs finds its term superseded, and exits.
-    Raises `NotProvenError` with the names of the hosts that do not answer."""
+    Raises `NotProvenError` with the names of the hosts that do not answer or fail, and
+    `DeposedError`."""
     launcher = await AgentLauncher.connected(hosts, credentials)
     try:
         await launcher.end_others((), grace_s)

@@ -51,6 +51,33 @@ class Event:
         return json.dumps({key: value for key, value in asdict(self).items() if value})
 
 
+_MOST_SHOWN = 1_000
+
+
+class History:
+    """The latest events as JSON, numbered from 0 on, for those that come later to show. However old
+    it is, the last that says that the cluster is ready or has failed is among them."""
+
+    def __init__(self) -> None:
+        self.n = 0  # so far; the number of the next one
+        self._latest: deque[tuple[int, str]] = deque(maxlen=_MOST_SHOWN)
+        self._outcome: tuple[int, str] | None = None
+
+    def add(self, event: Event) -> None:
+        numbered = self.n, event.to_json()
+        self._latest.append(numbered)
+        self.n += 1
+        if event.kind in (Kind.READY, Kind.FAILED):
+            self._outcome = numbered
+
+    def since(self, after: int) -> list[str]:
+        """Those from number `after` on that are kept."""
+        kept = [*self._latest]
+        if self._outcome is not None and self._outcome[0] < kept[0][0]:
+            kept.insert(0, self._outcome)
+        return [text for number, text in kept if number >= after]
+
+
 _FOR_ROUTERS = {
     Kind.DIED, Kind.ENDED, Kind.RESTARTING, Kind.FENCED, Kind.LOST, Kind.FOUND, Kind.SCALED,
 }  # fmt: skip

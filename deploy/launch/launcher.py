@@ -34,6 +34,11 @@ class Hosts(Protocol):
         """Every host with the workers that have a seat there."""
         ...
 
+    async def watch(self) -> None:
+        """Return when no host is watched any more. Raises if a bug of ours ends the watch of one:
+        it would look silent. May be cancelled, and called again."""
+        ...
+
     def want(self, hosts: Collection[str]) -> None:
         """These hosts have a seat that is taken. Of those that come and go, others may go."""
         ...

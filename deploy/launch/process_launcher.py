@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from twolane.deploy.errors import RefusedError, StartError
 from twolane.deploy.launch.host_process import HostProcess
@@ -61,10 +63,10 @@ class ProcessLauncher:
         spawned = self._prepared.pop(spec.name, None) or self._spawn(spec)
         try:
             _send(spawned.popen, to_json(spec))
-            line = await _read_line(spawned.read_fd)
+            line = await _read_line(spawned.ready)
             ready: Ready = read_ready(line, spec.name, self._log_of(spec))
         except BaseException:
-            await spawned.process.kill()
+            await spawned.drop()
             raise
         self._processes[spec.name] = spawned.process
         return handle_of(spec, ready)
@@ -126,6 +128,7 @@ class ProcessLauncher:
         # It may have been removed by a cleaner of /tmp.
         log.parent.mkdir(parents=True, exist_ok=True)
         read_fd, write_fd = os.pipe()
+        ready = os.fdopen(read_fd, "rb")
         try:
             with log.open("ab") as output:
                 popen = subprocess.Popen(
@@ -145,15 +148,23 @@ class ProcessLauncher:
                     env=os.environ | environment_of(spec),
                 )
         except BaseException:
-            os.close(read_fd)
+            ready.close()
             raise
         finally:
             os.close(write_fd)
-        if isinstance(spec, RouterSpec):
-            try_prefer(popen.pid)
+        assert popen.stdin is not None
+        try:
+            if isinstance(spec, RouterSpec):
+                try_prefer(popen.pid)
+            process = HostProcess(popen.pid, os.pidfd_open(popen.pid), is_child=True)
+        except BaseException:
+            popen.kill()
+            popen.wait()
+            ready.close()
+            popen.stdin.close()
+            raise
         popen.returncode = 0  # stops Popen from waiting for it: its pidfd is used
-        process = HostProcess(popen.pid, os.pidfd_open(popen.pid), is_child=True)
-        return _Spawned(popen, process, read_fd)
+        return _Spawned(popen, process, ready)
 
     def _process(self, handle: Handle) -> HostProcess | None:
         """None if a later incarnation has replaced it, which proves it dead."""
@@ -163,19 +174,20 @@ class ProcessLauncher:
 
 @dataclass(frozen=True, slots=True)
 class _Spawned:
-    """A process that waits for its spec. It reports at the other end of `read_fd` that it
+    """A process that waits for its spec. It reports at the other end of `ready` that it
     serves."""
 
     popen: subprocess.Popen[bytes]
     process: HostProcess
-    read_fd: int
+    ready: BinaryIO
 
     async def drop(self) -> None:
-        """End it, without a spec."""
+        """End it, whether or not it has its spec, and close what leads to it."""
         await self.process.kill()
-        os.close(self.read_fd)
+        self.ready.close()
         assert self.popen.stdin is not None
-        self.popen.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # of a spec that was sent in part
+            self.popen.stdin.close()
 
 
 def read_own_log(folder: Path, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
@@ -211,13 +223,11 @@ def _send(process: subprocess.Popen[bytes], spec: str) -> None:
         pass
 
 
-async def _read_line(fd: int) -> bytes:
-    """Read one line from a pipe, or what came before its end. Closes `fd`."""
+async def _read_line(pipe: BinaryIO) -> bytes:
+    """Read one line from a pipe, or what came before its end. Closes it."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=1 << 20)
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb")
-    )
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     try:
         return await reader.readline()
     finally:

@@ -12,38 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from twolane.deploy.errors import StartError
-from twolane.deploy.launch.process_end import how_it_ended
+from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import read_own_log
 from twolane.deploy.launch.ray_actor import ServiceActor
 from twolane.deploy.launch.ray_config import start_ray
 from twolane.deploy.process.handshake import Handle, handle_of, log_tail
-from twolane.deploy.process.parent_death import end_group
 from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.v1 import acts_pb2
 
 
-@dataclass
-class _Process:
-    """An actor's process. `fd` is its pidfd, open until `close`."""
-
+@dataclass(frozen=True, slots=True)
+class _Started:
     actor: Any
-    pid: int
-    fd: int
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    how: str = "is gone"  # as text, once it is known
-
-    def close(self) -> None:
-        """Close the pidfd of a dead process. May be called twice."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+    process: HostProcess  # the actor's
 
 
 class RayLauncher:
@@ -58,64 +45,53 @@ class RayLauncher:
         self._n_gpus = n_gpus
         self._n_actors = n_actors
         self._starting: asyncio.Task[Any] | None = None
-        self._processes: dict[str, _Process] = {}  # the latest incarnation of each name
+        self._started: dict[str, _Started] = {}  # the latest incarnation of each name
 
     async def start(self, spec: ProcessSpec) -> Handle:
         actor_class = await self._ray()
-        if spec.name in self._processes:
-            former = self._processes.pop(spec.name)
-            await self._kill(former)  # one incarnation at a time
-            former.close()
-        log = self._log_dir / f"{spec.name}.log"
+        if spec.name in self._started:
+            await self._started.pop(spec.name).process.kill()  # one incarnation at a time
+        log = self._log_of(spec.name)
         kind = "router" if isinstance(spec, RouterSpec) else "worker"
         devices = () if isinstance(spec, RouterSpec) else spec.devices
         n_gpus = len(devices) if self._n_gpus else 0
         actor = actor_class.options(num_gpus=n_gpus).remote()
-        process = self._watch(actor, await _call(actor.pid.remote(), spec.name, log))
+        process = _watched(await _call(actor.pid.remote(), spec.name, log))
         try:
             ready = await _call(
                 actor.start.remote(kind, to_json(spec), str(log), os.getpid()), spec.name, log
             )
         except BaseException:
-            await self._kill(process)
-            process.close()
+            await process.kill()
             raise
-        self._processes[spec.name] = process
+        self._started[spec.name] = _Started(actor, process)
         return handle_of(spec, ready)
 
     async def wait_exit(self, handle: Handle) -> str:
-        process = self._process(handle)
-        if process is None:
-            return "was replaced"
-        await process.ended.wait()
-        await end_group(process.pid)
-        if process.fd >= 0:
-            process.how = await how_it_ended(process.fd)
-            process.close()
-        return process.how
+        its = self._its(handle)
+        return "was replaced" if its is None else await its.process.wait()
 
     async def fence(self, handle: Handle) -> None:
-        process = self._process(handle)
-        if process is not None:
-            await self._kill(process)
+        its = self._its(handle)
+        if its is not None:
+            await its.process.kill()
 
     async def stop(self, handle: Handle, grace_s: float) -> None:
-        process = self._process(handle)
-        if process is None:
+        its = self._its(handle)
+        if its is None:
             return
-        if not process.ended.is_set():
+        if not its.process.has_ended:
             with contextlib.suppress(TimeoutError, StartError):  # dead or too slow: killed below
                 async with asyncio.timeout(grace_s):
-                    await _call(process.actor.stop.remote(), handle.name, self._log_dir)
-        await self._kill(process)
+                    await _call(its.actor.stop.remote(), handle.name, self._log_of(handle.name))
+        await its.process.kill()
 
     async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:
         return read_own_log(self._log_dir, request)
 
     async def close(self) -> None:
-        for process in self._processes.values():
-            await self._kill(process)
-            process.close()
+        for its in self._started.values():
+            await its.process.kill()
         if self._starting is not None:
             await asyncio.wait([self._starting])
             import ray
@@ -144,32 +120,21 @@ class RayLauncher:
         # No CPUs are requested, because Ray does not manage ours.
         return ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)(ServiceActor)
 
-    def _process(self, handle: Handle) -> _Process | None:
+    def _its(self, handle: Handle) -> _Started | None:
         """None if a later incarnation has replaced it, which proves it dead."""
-        process = self._processes.get(handle.name)
-        return process if process is not None and process.pid == handle.pid else None
+        its = self._started.get(handle.name)
+        return its if its is not None and its.process.pid == handle.pid else None
 
-    def _watch(self, actor: Any, pid: int) -> _Process:
-        """Open a pidfd. The actor has just answered, so the pid is still its own."""
-        try:
-            process = _Process(actor, pid, os.pidfd_open(pid))
-        except OSError as error:  # it died at once, or no file descriptor is left
-            raise StartError(f"process {pid}: {error}") from error
-        loop = asyncio.get_running_loop()
+    def _log_of(self, name: str) -> Path:
+        return self._log_dir / f"{name}.log"
 
-        def on_end() -> None:
-            loop.remove_reader(process.fd)
-            process.ended.set()
 
-        loop.add_reader(process.fd, on_end)
-        return process
-
-    async def _kill(self, process: _Process) -> None:
-        if not process.ended.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(process.fd, signal.SIGKILL)
-        await process.ended.wait()
-        await end_group(process.pid)
+def _watched(pid: int) -> HostProcess:
+    """The process of an actor that has just answered, so that the pid is still its own."""
+    try:
+        return HostProcess(pid, os.pidfd_open(pid), is_child=False)
+    except OSError as error:  # it died at once, or no file descriptor is left
+        raise StartError(f"process {pid}: {error}") from error
 
 
 async def _call(reference: Any, name: str, log: Path) -> Any:

@@ -127,8 +127,7 @@ class Supervisor:
             async with RouterClients(routers, self._cluster.credentials) as client:
                 if not self._attaches:
                     desired = self._pools.desired
-                    wanted = [seat for seat in desired.seats if desired.is_wanted(seat.name)]
-                    specs = [self._spec_of(seat) for seat in wanted]
+                    specs = [self._spec_of(s) for s in desired.seats if desired.is_wanted(s.name)]
                     await self._unless_exit(self._start_all(specs))
                     await self._unless_exit(self._until_ready(client))
                 self.is_up = True
@@ -246,8 +245,7 @@ class Supervisor:
 
     async def _until_ready(self, client: RouterClients) -> None:
         """Wait until the health service reports SERVING and all routers call every worker alive."""
-        expected = {handle.epoch for handle in self._keeper.workers()}
-        missing = expected
+        missing = expected = {handle.epoch for handle in self._keeper.workers()}
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 while missing or not await client.is_serving():
@@ -264,12 +262,12 @@ class Supervisor:
         """Await `work`. Raises `StartError` if a process that runs now dies meanwhile."""
         try:
             async with asyncio.TaskGroup() as group:
-                watchers = [
-                    group.create_task(self._fail_on_exit(h)) for h in self._keeper.handles()
-                ]
+                tasks = [group.create_task(self._fail_on_exit(h)) for h in self._keeper.handles()]
+                if self._hosts is not None:
+                    tasks.append(group.create_task(self._hosts.watch()))
                 await work
-                for watcher in watchers:
-                    watcher.cancel()
+                for task in tasks:
+                    task.cancel()
         except* (StartError, DeposedError) as errors:
             raise first_error(errors) from None
 
@@ -295,6 +293,8 @@ class Supervisor:
         """Raises as `_keep_up`."""
         try:
             async with asyncio.TaskGroup() as tasks:
+                if self._hosts is not None:
+                    tasks.create_task(self._hosts.watch())
                 for name, spec in list(self._keeper.specs.items()):
                     if isinstance(spec, RouterSpec):
                         tasks.create_task(self._keeper.keep(spec), name=f"keep-{name}")

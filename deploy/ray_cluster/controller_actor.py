@@ -16,7 +16,8 @@ from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.supervision import supervisor_over
 from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
-from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.events import Event, History, Kind
+from twolane.deploy.launch.supervisor import Supervisor
 from twolane.deploy.process.child import log_to_stderr
 from twolane.deploy.process.scratch import make_scratch
 from twolane.deploy.ray_cluster.agents import READY_S, Agents, HostPlan
@@ -64,7 +65,7 @@ class ControllerActor:
         self._agents = Agents(self._plan.hosts, self._plan.cluster.host_sets)
         self._made = made_nodes(self._plan.cluster, self._plan.hosts)
         self._news = threading.Condition()
-        self._events: list[str] = []
+        self._events = History()
         self._is_over = False
         self._is_asked = False  # a caller has called `stop`, and will kill this actor
         self._loop = asyncio.new_event_loop()
@@ -72,12 +73,13 @@ class ControllerActor:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def events(self, after: int) -> list[str]:
-        """The events from number `after` on, as JSON; waits up to a second for one."""
+    def events(self, after: int) -> tuple[int, list[str]]:
+        """The number of the next event, and those from number `after` on that are kept, as JSON
+        (`History`); waits up to a second for one."""
         with self._news:
-            if len(self._events) <= after and not self._is_over:
+            if self._events.n <= after and not self._is_over:
                 self._news.wait(_POLL_S)
-            return self._events[after:]
+            return self._events.n, self._events.since(after)
 
     def plan(self) -> str:
         """The plan as JSON: to end the cluster, a caller needs it if this actor is lost."""
@@ -114,8 +116,7 @@ class ControllerActor:
             kill_actor(CONTROLLER)
 
     async def _hold(self) -> None:
-        launcher, cluster = await self._connected()
-        supervisor = await supervisor_over(launcher, cluster, self._tell)
+        launcher, supervisor = await self._connected()
         keeper = threading.Thread(target=_again_and_again(self._agents.keep), daemon=True)
         keeper.start()
         making = asyncio.create_task(keep_made(launcher.made, self._made))
@@ -129,7 +130,7 @@ class ControllerActor:
             making.cancel()
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _connected(self) -> tuple[AgentLauncher, ClusterSpec]:
+    async def _connected(self) -> tuple[AgentLauncher, Supervisor]:
         """Connect to the agents that answer. Raises `StartError` if a new cluster cannot come up;
         for a cluster that was up, keeps trying, whatever is missing now."""
         cluster, is_up = self._placed(), self._is_again
@@ -139,7 +140,8 @@ class ControllerActor:
                 launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
                 try:
                     share = self._plan.share_gpus
-                    return launcher, settled_on(cluster, launcher.offered, share=share)
+                    settled = settled_on(cluster, launcher.offered, share=share)
+                    return launcher, await supervisor_over(launcher, settled, self._tell)
                 except StartError:
                     is_up = self._is_again and bool(launcher.running())
                     await launcher.close()
@@ -170,7 +172,7 @@ class ControllerActor:
     def _tell(self, event: Event) -> None:
         log.info("%s", event.to_json())
         with self._news:
-            self._events.append(event.to_json())
+            self._events.add(event)
             self._news.notify_all()
 
 

@@ -171,18 +171,19 @@ def planned(
 
 
 def _events(controller: object) -> Iterator[Event]:
-    """Yield all events from the first on, as they come. Raises `StartError` when the controller is
-    dead for good."""
+    """Yield all events from the first that is kept on, as they come. Raises `StartError` when the
+    controller is dead for good."""
     import ray
     from ray.exceptions import RayError
 
     n = 0
     while True:
         try:
-            news = ray.get(controller.events.remote(n))  # type: ignore[attr-defined]
+            answer = ray.get(controller.events.remote(n))  # type: ignore[attr-defined]
         except RayError as error:
             raise StartError(f"the controller: {error}") from error
-        n += len(news)
+        # A controller of version 0.1 answers with a list of the events alone.
+        n, news = (n + len(answer), answer) if isinstance(answer, list) else answer
         for text in news:
             if (event := read_event(text)) is not None:
                 yield event

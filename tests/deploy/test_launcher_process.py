@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from tests.deploy.clusters import model_with
 from tests.processes import is_alive
 from twolane.deploy.errors import StartError
+from twolane.deploy.launch import process_launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
 from twolane.deploy.spec.specs import RouterSpec, WorkerSpec, new_epoch
 
@@ -265,3 +267,37 @@ def test_a_process_can_share_the_fate_of_one_that_is_not_its_parent() -> None:
             assert process.poll() is None
             other.kill()
             assert process.wait(60) == -signal.SIGKILL
+
+
+def held() -> tuple[int, int]:
+    """How many descriptors, and children in any state, this process has."""
+    us = psutil.Process()
+    return us.num_fds(), len(us.children())
+
+
+async def test_a_start_without_a_descriptor_for_its_process_leaves_nothing(
+    launcher: ProcessLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = held()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", no_descriptor)
+        with pytest.raises(StartError, match=r"^w: .*Too many open files"):
+            await launcher.start(spec())
+    assert held() == before
+
+
+async def test_a_start_whose_spec_cannot_be_sent_leaves_nothing(
+    launcher: ProcessLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    before = held()
+    with monkeypatch.context() as patch:
+        patch.setattr(process_launcher, "_send", cannot)
+        with pytest.raises(OSError, match="Cannot allocate"):
+            await launcher.start(spec())
+    assert held() == before

@@ -1,0 +1,79 @@
+"""A bug of ours in what hears a host ends the controller, with its traceback."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.deploy.agent.test_agent_launcher import CREDENTIALS, QUICK, Hosts, hosts
+from tests.deploy.clusters import cluster_with, model_with
+from twolane.deploy.agent.launcher import AgentLauncher
+from twolane.deploy.agent.supervision import supervisor_over
+from twolane.security.tls import TlsFilesError
+
+__all__ = ["hosts"]
+
+
+def breaks(launcher: AgentLauncher, name: str) -> None:
+    def hear(message: object) -> None:
+        raise KeyError("our bug")
+
+    launcher._links[name]._hear = hear  # type: ignore[method-assign]
+
+
+async def connected(hosts: Hosts) -> AgentLauncher:
+    return await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+
+
+async def test_a_bug_ends_the_watch_of_a_host(hosts: Hosts) -> None:
+    launcher = await connected(hosts)
+    link = launcher._links["a"]
+    async with asyncio.timeout(60):
+        breaks(launcher, "a")
+        with pytest.raises(KeyError, match="our bug"):
+            await link.run()
+        with pytest.raises(KeyError, match="our bug"):
+            await launcher.watch()
+        with pytest.raises(KeyError, match="our bug"):
+            await launcher.close()
+
+
+async def test_files_of_tls_that_cannot_be_read_now_are_read_again(hosts: Hosts) -> None:
+    launcher = await connected(hosts)
+    link = launcher._links["a"]
+    client, n_fails = link.client, 2
+
+    def fails_at_first() -> object:
+        nonlocal n_fails
+        if n_fails:
+            n_fails -= 1
+            raise TlsFilesError("tls_cert: x cannot be read")
+        return client()
+
+    link.client = fails_at_first  # type: ignore[method-assign,assignment]
+    assert link._watching is not None
+    link._watching.cancel()
+    async with asyncio.timeout(60):
+        while n_fails:
+            await asyncio.sleep(0.01)
+        await link.changed.wait()
+    await launcher.close()
+
+
+async def test_a_bug_ends_the_controller_of_a_cluster_that_is_up(hosts: Hosts) -> None:
+    launcher = await connected(hosts)
+    cluster = cluster_with(model_with(name="ok"), decode=1, hosts=tuple(hosts.specs()))
+    pool = replace(cluster.pools[0], host_names=("b",))
+    cluster = replace(cluster, pools=(pool,))
+    supervisor = await supervisor_over(launcher, cluster, lambda event: None)
+    supervisor._attaches = True  # so that it does not wait for its router
+    running = asyncio.create_task(supervisor.run(asyncio.Event(), asyncio.Event()))
+    async with asyncio.timeout(60):
+        while not supervisor.is_up:
+            assert not running.done(), running
+            await asyncio.sleep(0.01)
+        breaks(launcher, "b")
+        with pytest.raises(KeyError, match="our bug"):
+            await running

@@ -87,14 +87,16 @@ class AsyncClient:
         CancelledError.
 
         Returns False if no such request is running. Raises UnavailableError or DeadlineError if
-        none of the routers that answer has it, and one does not answer.
+        none of the routers that answer has it, and one does not answer. A router that does not
+        answer and that the others no longer announce is gone and does not count.
         """
         check_text("request_id", request_id)
         if not request_id:
             raise InvalidRequestError("request_id is empty", field="request_id")
         request = inference_pb2.CancelRequest(request_id=request_id)
         lost: UnavailableError | DeadlineError | None = None
-        doors, bound_s = [*self._doors.all], self._config.call_timeout_s
+        known, bound_s = self._doors, self._config.call_timeout_s
+        doors = [*known.all]
         shares = _shares(bound_s, len(doors))
         for door in doors:  # it may run at any router
             within_s = next(shares, None)
@@ -104,7 +106,8 @@ class AsyncClient:
             try:
                 response = await self._call("Cancel", request, door, within_s)
             except (UnavailableError, DeadlineError) as error:
-                lost = error  # another router may find it all the same
+                if door in known.all:  # else it is gone, and the others no longer name it
+                    lost = error  # another router may find it all the same
                 continue
             if response.found:
                 return True
@@ -187,7 +190,7 @@ class AsyncClient:
                 lost = error
                 if not (is_lost(error) or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED):
                     break
-                door.avoid()
+                doors.note_lost(door)
         assert lost is not None
         if is_unheard(lost) and (left_s := end - clock()) > 0:
             how = {"timeout": left_s, "metadata": self._target.metadata, "wait_for_ready": True}

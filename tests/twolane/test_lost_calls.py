@@ -115,6 +115,9 @@ class ScriptedCall:
         message.CopyFrom(said)
         return message
 
+    def cancel(self) -> bool:
+        return True
+
 
 def run(work: Coroutine[Any, Any, Any], routers: tuple[Router, ...]) -> Any:
     """`work`, whose doors "r0:1", "r1:1", … lead to these."""

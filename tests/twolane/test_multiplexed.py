@@ -8,15 +8,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 
 from twolane.aclient import AsyncClient
+from twolane.calls.multiplexed import Multiplexer
 from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
 from twolane.router.config import ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.router.testing.served import serve_cluster
+from twolane.v1 import inference_pb2
 
 GRACE_S = 60.0
 QUICK: dict[str, Any] = {"prefill_s": 0.0, "transfer_s": 0.0, "step_s": 0.0}
@@ -142,3 +145,53 @@ async def test_a_stream_that_has_served_for_long_gives_way_to_another(
         async with asyncio.timeout(60.0):
             while not all(stream.is_over for stream in streams_of(client)):
                 await asyncio.sleep(0.01)
+
+
+class EndingStream:
+    """A stream that brings a token of each of two answers, and then ends with `end`."""
+
+    def __init__(self, end: Any) -> None:
+        self._says = iter([_TWO_TOKENS, end])
+        self._is_asked = asyncio.Event()
+
+    async def write(self, message: Any) -> None:
+        self._is_asked.set()
+
+    async def read(self) -> Any:
+        await self._is_asked.wait()
+        said = next(self._says)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def done_writing(self) -> None:
+        pass
+
+
+_TWO_TOKENS = inference_pb2.MultiplexResponse(
+    answers=[1, 2], first_indexes=[0, 0], texts=["", ""], token_ids=[7, 7]
+)
+_LOST = grpc.aio.AioRpcError(
+    grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), "Socket closed"
+)
+
+
+@pytest.mark.parametrize("end", [grpc.aio.EOF, _LOST], ids=["closed", "lost"])
+async def test_each_answer_of_a_stream_that_ends_has_an_error_of_its_own(end: Any) -> None:
+    """One that several raise would keep the frames of all who caught it."""
+    stream = EndingStream(end)
+
+    def generate(*request: object) -> Any:
+        raise AssertionError("the stream has answered both")
+
+    multiplexer = Multiplexer(lambda: stream, generate)
+    calls = [multiplexer.start(inference_pb2.GenerateRequest(), None) for _ in range(2)]
+    errors = []
+    for call in calls:
+        assert len((await anext(aiter(call))).tokens) == 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(aiter(call))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert errors[0].details() == errors[1].details()

@@ -19,7 +19,7 @@ from twolane.v1 import inference_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-_CALLS_END_S = 3600.0  # how long calls may continue on a channel after the certificate was renewed
+_CALLS_END_S = 3600.0  # how long calls may continue on a channel that takes no more
 _AVOIDED_S = 1.0  # how long a lost router is avoided
 
 
@@ -32,8 +32,8 @@ class Door:
         self.avoided_until = 0.0
         self._opened: grpc.aio.Channel | None = None
         self._stamp: Stamp = ()  # of the files that the channel uses
-        # Old channels, closed when their calls have ended.
-        self._replaced: list[asyncio.Task[None]] = []
+        # Old channels, each with the task that closes it when its calls have ended.
+        self._retired: dict[grpc.aio.Channel, asyncio.Task[None]] = {}
         self._multiplexers: dict[grpc.aio.Channel, Multiplexer] = {}
 
     @property
@@ -41,8 +41,7 @@ class Door:
         stamp = self.target.stamp()
         channel = self._opened
         if channel is None or (stamp and stamp != self._stamp):
-            if channel is not None:
-                self._retire(channel)
+            self.retire()
             channel = self._opened = self.target.channel()
             self._stamp = stamp
         return channel
@@ -86,28 +85,41 @@ class Door:
     async def close(self) -> None:
         for multiplexer in self._multiplexers.values():
             await multiplexer.close()
-        if self._opened is not None:
-            await self._opened.close()
-        for task in self._replaced:
+        for task in self._retired.values():  # first: to close a channel twice at once is an error
             task.cancel()
-        await asyncio.gather(*self._replaced, return_exceptions=True)
+        await asyncio.gather(*self._retired.values(), return_exceptions=True)
+        for channel in (*self._retired, self._opened):
+            if channel is not None:
+                await channel.close()
 
-    def _retire(self, channel: grpc.aio.Channel) -> None:
+    def retire(self) -> None:
+        """Let the channel's calls end, then close it. A later use of the door opens another."""
+        channel, self._opened = self._opened, None
+        if channel is None:
+            return
         if channel in self._multiplexers:
             self._multiplexers[channel].retire()
-        ended = asyncio.create_task(channel.close(_CALLS_END_S), name="replaced-channel")
-        self._replaced = [task for task in self._replaced if not task.done()] + [ended]
+        closing = asyncio.create_task(channel.close(_CALLS_END_S), name="retired-channel")
+        self._retired = {its: task for its, task in self._retired.items() if not task.done()}
+        self._retired[channel] = closing
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no channel is open."""
+        return self._opened is None and all(task.done() for task in self._retired.values())
 
 
 class Doors:
-    """The doors of a cluster that the client knows."""
+    """The doors of a cluster that the client knows: those that its user has named, always, and
+    those that routers have announced, until one is lost that the latest announcement omits."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.all = [Door(target) for target in targets]
         self._at = random.randrange(len(self.all))  # distributes clients over the routers
         self._n_named = len(self.all)
         self._announced: set[str] = set()  # endpoints, by routers
-        self._n_routers = 0  # as last reported by a router
+        self._latest: Sequence[str] = ()  # those that a router has announced last, one for each
+        self._dropped: list[Door] = []  # until their calls have ended
         self._told_until = 0.0  # when the search that was last logged ends
 
     def next(self) -> Door:
@@ -121,22 +133,35 @@ class Doors:
     def learn(self, endpoints: Sequence[str]) -> None:
         """Add these endpoints, which a router has announced: one for each router. Routers may share
         a port."""
-        self._n_routers = len(endpoints) or self._n_routers
+        self._latest = [*endpoints] or self._latest
         self._announced |= {*endpoints}
         known = {door.target.endpoint for door in self.all}
         like = self.all[0].target
         fresh = [endpoint for endpoint in endpoints if endpoint not in known]
         self.all += [Door(replace(like, endpoint=endpoint)) for endpoint in fresh]
 
+    def note_lost(self, door: Door) -> None:
+        """Avoid a door whose router did not answer. Drop it if the latest announcement omits it,
+        and the user has not named it; its running calls go on."""
+        door.avoid()
+        endpoint = door.target.endpoint
+        if door not in self.all[self._n_named :] or endpoint in self._latest:
+            return
+        self.all.remove(door)
+        self._announced.discard(endpoint)
+        for each in (*self._dropped, door):
+            each.retire()
+        self._dropped = [each for each in (*self._dropped, door) if not each.is_idle]
+
     @property
     def are_unknown(self) -> bool:
         """Whether there is one door, of which nobody has said yet how many routers share it."""
-        return len(self.all) == 1 and not self._n_routers
+        return len(self.all) == 1 and not self._latest
 
     async def may_go_on(self) -> bool:
         """Whether there may be another router to continue at. The only one may announce itself by
         another name than it was found by."""
-        is_one = self._n_named == 1 and max(self._n_routers, len(self._announced)) <= 1
+        is_one = self._n_named == 1 and max(len(self._latest), len(self._announced)) <= 1
         return not is_one or await self.all[0].has_others()
 
     def tell_lost(self, until: float) -> None:
@@ -154,7 +179,7 @@ class Doors:
             log.info("a router answers again")
 
     async def close(self) -> None:
-        for door in self.all:
+        for door in (*self.all, *self._dropped):
             await door.close()
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from copy import copy
+from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -248,7 +250,8 @@ class _Stream:
                 return
 
     async def _read(self) -> None:
-        is_refused, error = False, _ENDED
+        is_refused = False
+        new_error: Callable[[], BaseException] = _stream_ended  # one for each call
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 self._has_heard = True
@@ -257,9 +260,10 @@ class _Stream:
         except grpc.aio.AioRpcError as failed:
             is_old = failed.code() is grpc.StatusCode.UNIMPLEMENTED and not self._has_heard
             is_refused = is_old or failed.details() == _WRITTEN_TOO_LATE
-            error = _ENDED if is_refused else failed
+            if not is_refused:
+                new_error = partial(copy, failed)
         except asyncio.CancelledError:  # by `close`, or because the channel was closed
-            error = asyncio.CancelledError()
+            new_error = asyncio.CancelledError
         finally:
             self.is_over = True
             self._wake.set()
@@ -269,7 +273,7 @@ class _Stream:
                 if is_refused and not call.is_answered:
                     call.ask_instead(self._owner.generate)
                 else:
-                    call.fail(error)
+                    call.fail(new_error())
 
     def _deliver(self, message: inference_pb2.MultiplexResponse) -> None:
         self.window_tokens = message.window_tokens or self.window_tokens
@@ -351,12 +355,15 @@ def _of_status(raw: bytes) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(_CODES[status.code], grpc.aio.Metadata(), details, status.message)
 
 
+def _stream_ended() -> grpc.aio.AioRpcError:
+    return _rpc_error(
+        grpc.StatusCode.UNAVAILABLE, "the router has closed the stream of all answers"
+    )
+
+
 def _rpc_error(code: grpc.StatusCode, text: str) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), text)
 
 
 # gRPC's details, in place of the stream's status, after a write to a stream that has just ended.
 _WRITTEN_TOO_LATE = "Internal error from Core"
-_ENDED: BaseException = _rpc_error(
-    grpc.StatusCode.UNAVAILABLE, "the router has closed the stream of all answers"
-)

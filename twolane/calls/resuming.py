@@ -47,6 +47,7 @@ class ResumingCall:
         self._loop = asyncio.get_running_loop()
         self._due = None if timeout_s is None else self._loop.time() + timeout_s
         self._door = doors.next()
+        self._is_cancelled = False
         self._trace = trace_headers()
         self._call: Call = self._start(request)
         self._messages: Messages = aiter(self._call)
@@ -62,7 +63,6 @@ class ResumingCall:
         self._held: grpc.aio.AioRpcError | None = None  # what said last that its label is in use
         self._has_moved = False
         self._is_finished = False
-        self._is_cancelled = False
 
     def __aiter__(self) -> AsyncIterator[inference_pb2.GenerateResponse]:
         return self
@@ -158,7 +158,7 @@ class ResumingCall:
             self._held = error
         else:
             self._may_have_begun |= not (_is_refused(error) or is_unheard(error))
-            self._door.avoid()
+            self._doors.note_lost(self._door)
             self._learn(error)
             search_s = await self._search_s(error)
             if not search_s:
@@ -206,7 +206,7 @@ class ResumingCall:
                 if not is_lost(failed) and failed.code() is not _Code.ABORTED:
                     raise
                 if is_lost(failed):
-                    self._door.avoid()
+                    self._doors.note_lost(self._door)
                     self._learn(failed)
                 error = failed
                 if self._first is None and self._is_fresh and _is_refused(error):
@@ -233,6 +233,7 @@ class ResumingCall:
         )
         metadata = (*(door.target.metadata or ()), *self._trace)
         call = door.inference.Resume(resume, timeout=self._left_s(), metadata=metadata)
+        self._call = call  # so that `cancel` finds it
         try:
             self._take(await anext(aiter(call)))
         except grpc.aio.AioRpcError as error:
@@ -257,6 +258,8 @@ class ResumingCall:
         return request
 
     def _start(self, request: inference_pb2.GenerateRequest) -> Call:
+        if self._is_cancelled:
+            raise asyncio.CancelledError
         return self._door.multiplexer.start(request, self._left_s(), self._trace)
 
     def _listen(self, call: Call) -> None:

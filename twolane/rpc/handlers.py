@@ -100,6 +100,8 @@ def streams(request_type: type[Message], handler: StreamsHandler) -> Handler:
             await handler(context)
         except TwolaneError as error:
             await rpc_errors.end_call(context, error)
+        except grpc.aio.InternalError as lost:  # a write to a client that has disconnected
+            raise asyncio.CancelledError from lost
 
     return grpc.stream_stream_rpc_method_handler(
         handle,

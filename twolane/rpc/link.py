@@ -23,6 +23,14 @@ InT_co = TypeVar("InT_co", covariant=True)
 MAX_UNSENT_MESSAGES = 20_000
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 
+# Of a stream that is over. A write to a client that has disconnected raises `InternalError`.
+_STREAM_ERRORS = (
+    grpc.RpcError,
+    asyncio.InvalidStateError,
+    grpc.aio.UsageError,
+    grpc.aio.InternalError,
+)
+
 
 class LinkBrokenError(Exception):
     """The stream is over: closed by either side, or the peer is dead or too slow."""
@@ -83,7 +91,7 @@ class GrpcLink(Generic[OutT, InT]):
             raise LinkBrokenError(self._why)
         try:
             message = await self._stream.read()
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        except _STREAM_ERRORS as error:
             self._break(_describe(error))
             _raise_if_cancelled()
             raise LinkBrokenError(self._why) from error
@@ -137,7 +145,7 @@ class GrpcLink(Generic[OutT, InT]):
                     return
                 self._wake.clear()
                 await self._wake.wait()
-        except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+        except _STREAM_ERRORS as error:
             self._break(_describe(error))
 
 

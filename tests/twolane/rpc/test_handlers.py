@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from twolane.errors import OverloadedError
-from twolane.rpc.handlers import unary_stream
+from twolane.rpc.handlers import streams, unary_stream
 from twolane.security.gate import Gate
 from twolane.security.identity import ANONYMOUS
 from twolane.v1 import inference_pb2
@@ -72,3 +72,12 @@ async def test_a_refused_call_is_freed_without_the_garbage_collector(
             await freed.wait()
     finally:
         await server.stop(None)
+
+
+async def test_a_stream_whose_client_has_gone_is_cancelled_and_no_bug() -> None:
+    async def write(context: Any) -> None:
+        raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+    method: Any = streams(inference_pb2.CancelRequest, write)
+    with pytest.raises(asyncio.CancelledError):
+        await method.stream_stream(None, None)

@@ -137,6 +137,29 @@ async def test_a_cancelled_read_stays_cancelled_whatever_grpc_makes_of_it() -> N
     link.close()
 
 
+class Departed:
+    """A server's stream whose client has gone: grpc raises an error that is no `RpcError`."""
+
+    async def read(self) -> bytes:
+        raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+    async def write(self, message: bytes) -> None:
+        raise grpc.aio.InternalError("Failed grpc_call_start_batch")
+
+
+async def test_a_link_whose_client_has_gone_breaks_as_it_writes() -> None:
+    link: GrpcLink[bytes, bytes] = GrpcLink(Departed())
+    link.send(b"too late")
+    await asyncio.wait_for(link.finish(), 20)
+    assert "InternalError" in await link.wait_broken()
+
+
+async def test_a_link_whose_client_has_gone_breaks_as_it_reads() -> None:
+    link: GrpcLink[bytes, bytes] = GrpcLink(Departed())
+    with pytest.raises(LinkBrokenError, match="InternalError"):
+        await link.receive()
+
+
 async def test_what_was_queued_before_finish_arrives_however_late_it_is_read() -> None:
     sent = [b"%d" % number * 1000 for number in range(2_000)]
 

@@ -1,4 +1,4 @@
-"""The options of commands that change something, and the text of what they have done."""
+"""The options of commands that change something, and the act that these make."""
 
 from __future__ import annotations
 
@@ -29,13 +29,3 @@ def act_options(command: CommandT) -> CommandT:
 def new_act(reason: str, *, dry_run: bool) -> acts_pb2.Act:
     """A new act. Its id makes sure that a repeated call is carried out only once."""
     return acts_pb2.Act(request_id=secrets.token_hex(8), reason=reason, dry_run=dry_run)
-
-
-def done_in_words(done: acts_pb2.ActResponse, nothing: str) -> str:
-    """Text such as `decode-1: alive > draining`; `nothing` if nothing has changed."""
-    would = "would be " if done.dry_run else ""
-    lines = [
-        f"{each.subject}: {each.before + ' > ' if each.before else ''}{would}{each.after}"
-        for each in done.changes
-    ]
-    return "\n".join(lines) if lines else nothing

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from twolane.admin import AdminClient
 from twolane.cli.common import emit, json_option, operator, operator_option
-from twolane.cli.ops.acting import act_options, done_in_words, new_act
-from twolane.cli.ops.changing import confirm
+from twolane.cli.ops.acting import act_options, new_act
+from twolane.cli.ops.changing import confirm, in_words
 from twolane.cli.ops.output import (
     ID_SHOWN,
     count,
@@ -171,7 +171,7 @@ def cancel_requests(
             if as_json:
                 print_json(done, in_one_line=True)
             else:
-                click.echo(done_in_words(done, f"{_name(status)} has ended already"))
+                click.echo(in_words(done, f"{_name(status)} has ended already"))
 
 
 def _up_to(

@@ -3,6 +3,8 @@ restarted, or a replica that has taken over, may not have them, and a kilobyte c
 
 from __future__ import annotations
 
+import logging
+import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,14 +25,18 @@ from twolane.router.store import (
     Short,
     Verdict,
 )
+from twolane.rpc.log_rate import LogRate
 from twolane.security.keys import TenantLimits
 
+log = logging.getLogger(__name__)
 _LUA = Path(__file__).parent / "lua"
 ADMIT, KEEP, RELEASE, HERE = (
     (_LUA / f"{name}.lua").read_text() for name in ("admit", "keep", "release", "here")
 )
 EVENT = "event"  # the field with a ClusterEvent
 CONCURRENT_RETRY_S = 1.0  # a guess: nobody knows when a running request ends
+_ENDPOINTS = ("endpoint", "http_endpoint", "worker_endpoint")
+_log_rate = LogRate()
 
 Command = tuple[Any, ...]
 
@@ -154,12 +160,23 @@ def found(answer: Mapping[bytes, bytes]) -> Found | None:
 
 
 def routers(answer: Sequence[Sequence[bytes]]) -> Iterator[RouterRecord]:
-    """Parse the answer to `Commands.here`."""
+    """Parse the answer to `Commands.here`. Other versions of routers write records, too: fields
+    that this one does not know are ignored, and records that it cannot read are skipped."""
     for flat in answer:
-        fields = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat) - 1, 2)}
-        if fields:  # else its lease has expired meanwhile
-            epoch = int(fields.pop("epoch"), 16)
-            yield RouterRecord(epoch=epoch, **fields)
+        if not flat:
+            continue  # its lease has expired meanwhile
+        fields = dict(zip(flat[::2], flat[1::2], strict=False))
+        try:
+            record = RouterRecord(
+                router_id=fields[b"router_id"].decode(),
+                epoch=int(fields[b"epoch"], 16),
+                **{name: fields.get(name.encode(), b"").decode() for name in _ENDPOINTS},
+            )
+        except (KeyError, ValueError) as error:
+            if n := _log_rate.take("record", time.monotonic()):
+                log.warning("skipped %d unreadable records of routers; the last: %r", n, error)
+            continue
+        yield record
 
 
 def _said(quota: float | None) -> float | str:

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from twolane.router.shared.connect import StoreClient
 from twolane.router.shared.keys import Keys
 from twolane.router.store import PrefixSink
+from twolane.rpc.log_rate import LogRate
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,10 @@ _PAUSE_S = 1.0  # after a failure
 
 async def read_prefixes(client: StoreClient, keys: Keys, own: str, sink: PrefixSink) -> None:
     """Read the whole stream, then new notes, until the client closes. Notes by this router, `own`,
-    are skipped."""
+    are skipped, and so are those that cannot be read: another version of routers may write them.
+    """
     last: bytes = b"0"
+    log_rate = LogRate()
     while not client.is_closing:
         try:
             answer = await client.run(("XREAD", "COUNT", _AT_ONCE, "STREAMS", keys.prefixes, last))
@@ -34,8 +37,15 @@ async def read_prefixes(client: StoreClient, keys: Keys, own: str, sink: PrefixS
         notes = _notes(answer, keys)
         for note_id, fields in notes:
             last = note_id
-            if fields.get(b"by") != own.encode():
-                sink(_names(fields), int(fields[b"epoch"], 16))
+            if fields.get(b"by") == own.encode():
+                continue
+            try:
+                names, epoch = _names(fields), int(fields[b"epoch"], 16)
+            except (KeyError, ValueError) as error:
+                if n := log_rate.take("note", asyncio.get_running_loop().time()):
+                    log.warning("skipped %d unreadable notes of prefixes; the last: %r", n, error)
+                continue
+            sink(names, epoch)
         await asyncio.sleep(0 if len(notes) == _AT_ONCE else _POLL_S)
 
 

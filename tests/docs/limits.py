@@ -88,10 +88,10 @@ def _parts() -> Iterable[str]:
     yield (
         "Made by `make docs` (`tests/docs/limits.py`) from the config classes; a test compares. "
         "Every bound is on by default. A bound whose row names no option is changed in the "
-        "source file that is named above its table. Errors are those of `twolane/errors.py`; by gRPC each has a status (drawn "
-        "there), by HTTP one too (`router/doors/http/errors.py`). Refusals are counted in "
-        "`twolane_router_refused_total` of the router's metrics, by the reasons of "
-        "`twolane/refusals.py:Refusal`."
+        "source file that is named above its table. Errors are those of `twolane/errors.py`; by "
+        "gRPC each has a status (drawn there), by HTTP one too (`router/doors/http/errors.py`). "
+        "Refusals are counted in `twolane_router_refused_total` of the router's metrics, by the "
+        "reasons of `twolane/refusals.py:Refusal`."
     )
     for section in SECTIONS:
         yield f"## {section.title}\n\n{section.text}"

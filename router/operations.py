@@ -78,35 +78,41 @@ class Operations:
         self._settle()
 
     def supervise(self, request: cluster_pb2.SuperviseRequest) -> cluster_pb2.SuperviseResponse:
-        """A controller tells of its hosts and acts, and takes away what it is to do."""
+        """A controller tells of its hosts and acts, and takes away what it is to do. A request
+        without a `controller_id` only reads. So does one of a controller with a lower term than
+        another that is heard, except that what it has done already is taken in."""
         now = self._clock()
+        self.events.take_in(request.events)
+        self.controllers.take_in(request.results)
+        name, term = request.controller_id, request.term
+        is_obeyed = bool(name) and self.controllers.note(name, term, now)
+        if is_obeyed:
+            self._obey(request, now)
+        status = self.status(with_requests=False)
+        return cluster_pb2.SuperviseResponse(
+            workers=status.workers,
+            acts=self.controllers.acts() if is_obeyed else (),
+            proven=[its for its in request.lost if its in self._dispatcher.members.proofs],
+            traffic=self._dispatcher.traffic(now),
+        )
+
+    def _obey(self, request: cluster_pb2.SuperviseRequest, now: float) -> None:
+        """Take a controller's state in place of what was told before."""
         for event in self.hosts.note(request.hosts, now):
             self.events.note(*event)
-        self.events.take_in(request.events)
-        if request.controller_id:
-            self.controllers.note(request.controller_id, request.term, now)
-        self.controllers.take_in(request.results)
         self._pools, self._counters = tuple(request.pools), dict(request.counters)
         self._scaler = request.scaler if request.HasField("scaler") else None
         if self._scaler is not None:
             traffic = self._dispatcher.board.traffic
             traffic.ttft_s, traffic.gap_s = self._scaler.ttft_s, self._scaler.gap_s
             self._scaler_heard = now
-        if request.controller_id:
-            self._rollout.note(request.rollout if request.HasField("rollout") else None, now)
-            self._dispatcher.board.revisions.tell(request.rollout)
+        self._rollout.note(request.rollout if request.HasField("rollout") else None, now)
+        self._dispatcher.board.revisions.tell(request.rollout)
         if request.HasField("config"):
             self.configuration.hold(request.config)
         for wish in request.roles:
             self._dispatcher.wish_roles(wish.epoch, wish.roles)
         self._settle()
-        status = self.status(with_requests=False)
-        return cluster_pb2.SuperviseResponse(
-            workers=status.workers,
-            acts=self.controllers.acts(),
-            proven=[its for its in request.lost if its in self._dispatcher.members.proofs],
-            traffic=self._dispatcher.traffic(now),
-        )
 
     def _told(self) -> cluster_pb2.ScalerStatus | None:
         """What a controller that sizes pools told last. One that is away for a moment comes back;

@@ -175,10 +175,12 @@ class Router:
         caller: Identity = ANONYMOUS,
         *,
         time_left_s: float | None = None,
+        resumes: bool = False,
         outlives_client: bool = False,
     ) -> Delivery:
-        """Continue an answer that another router has begun. The caller must close the delivery.
-        Raises `UnknownSubmissionError` if workers have too little of it, and `TakenOverError`."""
+        """Continue an answer that another router has begun. The caller must close the delivery; see
+        `Delivery` for `resumes` and `outlives_client`. Raises `UnknownSubmissionError` if workers
+        have too little of it, and `TakenOverError`."""
         check_resume(message, caller)
         self._check_open()
         self._dispatcher.let_go(message, caller.tenant, self._loop.time())
@@ -189,9 +191,7 @@ class Router:
         job = self.traces.traced(job)
         request = self._dispatcher.adopt(job, known, text, n_tokens, n_text_bytes, now)
         self._flush()
-        return self._deliveries.add(
-            request, resumes=not outlives_client, outlives_client=outlives_client
-        )
+        return self._deliveries.add(request, resumes=resumes, outlives_client=outlives_client)
 
     def check_room(
         self,

@@ -377,7 +377,8 @@ class VirtualCluster:
         wish = cluster_pb2.RoleWish(
             epoch=self.lives[worker_id].worker.context.epoch, roles=[_ROLES[r] for r in roles]
         )
-        self.router.operations.supervise(cluster_pb2.SuperviseRequest(roles=[wish]))
+        told = cluster_pb2.SuperviseRequest(controller_id="c", roles=[wish])
+        self.router.operations.supervise(told)
 
     def status(self) -> cluster_pb2.GetClusterStatusResponse:
         return self.router.status()

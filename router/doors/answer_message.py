@@ -28,6 +28,10 @@ class AnswerMessage:
     def __bool__(self) -> bool:
         return bool(self._answers or self._parts or self._is_ending)
 
+    @property
+    def n_parts(self) -> int:
+        return len(self._parts)
+
     def end(self) -> None:
         """Ask the client to close its side of the stream once its answers are over."""
         self._is_ending = True

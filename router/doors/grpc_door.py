@@ -83,7 +83,7 @@ class Door:
     async def _resume(self, request: inference_pb2.ResumeRequest, context: Context) -> None:
         caller, time_left_s = self._gate.identity(context), context.time_remaining()
         self._note_trace(context)
-        opening = self._router.open_resumed(request, caller, time_left_s=time_left_s)
+        opening = self._router.open_resumed(request, caller, time_left_s=time_left_s, resumes=True)
         await self._answer(await opening, context)
 
     def _note_trace(self, context: Context) -> None:
@@ -118,7 +118,9 @@ class Door:
         CALLED_BY.set(TraceHeaders(start.traceparent, start.tracestate))
         if start.WhichOneof("call") == "resume":
             left_s = start.timeout_s or None
-            return await self._router.open_resumed(start.resume, caller, time_left_s=left_s)
+            return await self._router.open_resumed(
+                start.resume, caller, time_left_s=left_s, resumes=True
+            )
         alone = inference_pb2.GenerateRequest()
         # A copy, so that its prompt does not keep the whole message alive.
         alone.CopyFrom(start.generate)

@@ -68,6 +68,10 @@ class Multiplexed:
         self._highest = 0
         self._news: dict[int, None] = {}  # running answers that may have something to send
         self._message = AnswerMessage(window_tokens=WINDOW_TOKENS)
+        # Enough for the first part and the last of every answer that a client may have open, so one
+        # that writes all its starts before it reads gets through.
+        self._most_parts = 2 * gate.config.calls_per_connection
+        self._is_taken = asyncio.Event()  # the message, since `_wait_room` looked
         self._wake = asyncio.Event()
         self._is_stalled = False
         self._is_closed = False  # by the client, which may still read
@@ -107,12 +111,20 @@ class Multiplexed:
     async def _read_all(self) -> None:
         while (request := await self._context.read()) is not EOF:
             for start in request.starts:
+                await self._wait_room()
                 self._start(start)
             for read in request.reads:
                 self._note_read(read.answer, read.n_tokens)
             for number in request.cancels:
                 if number in self._answers:
                     self._forget(number)
+
+    async def _wait_room(self) -> None:
+        """Wait until the client has read enough of what is unsent: each start, even one that is
+        refused, adds to it."""
+        while self._message.n_parts >= self._most_parts:
+            self._is_taken.clear()
+            await self._is_taken.wait()
 
     def _start(self, start: inference_pb2.AnswerStart) -> None:
         number = start.answer
@@ -145,6 +157,7 @@ class Multiplexed:
             answer.opening = None
         answer.delivery = delivery
         self._message.add(number, delivery.first())
+        self._block_or_not(number, answer)
         delivery.on_news = partial(self._on_news, number)
         delivery.on_news()
 
@@ -170,9 +183,11 @@ class Multiplexed:
             self._take()
             if not self._message:
                 continue
+            message = self._message.take()
+            self._is_taken.set()
             stalled = loop.call_later(_STALLED_S, self._set_stalled, True)
             try:
-                await self._context.write(self._message.take())
+                await self._context.write(message)
             finally:
                 stalled.cancel()
             if self._is_stalled:

@@ -116,6 +116,7 @@ class RouterServer:
         self.gates = Gates(server_config, None if keys is None else keys.identity, self._console)
         self._health = Health()
         self._http: HttpServer | None = None
+        self._admin_doors: list[AdminDoor] = []
         self._stop_wanted = asyncio.Event()
         self._calls = CallGate(server_config.grpc.calls)
         self._peers = PeerCalls(self.router, server_config.credentials)
@@ -157,6 +158,7 @@ class RouterServer:
     async def __aenter__(self) -> RouterServer:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.router)
+            stack.push_async_callback(self._stop_acts)  # they may take as long as answers
             operations = self.router.operations
             if self._options is not None:  # before a controller can tell what is set
                 operations.configuration.options = self._options(operations.configure)
@@ -205,11 +207,13 @@ class RouterServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
-        await self._door.leave_port()
-        if self._http is not None and self._config.shares_ports:
-            await self._http.leave_port()
-        self.router.stop_accepting()
-        await self._stack.__aexit__(kind, error, trace)
+        try:
+            await self._door.leave_port()
+            if self._http is not None and self._config.shares_ports:
+                await self._http.leave_port()
+        finally:
+            self.router.stop_accepting()
+            await self._stack.__aexit__(kind, error, trace)
 
     def stop(self) -> None:
         """Make `wait_stopped` return. May be called from a signal handler, and twice."""
@@ -288,9 +292,14 @@ class RouterServer:
             console=self._console,
             console_url=url if self.http_port else "",
         )  # fmt: skip
+        self._admin_doors.append(door)
         server.add_generic_rpc_handlers((door.handler(),))
         server.add_generic_rpc_handlers(standard_handlers(self._health, (ADMIN,), self._calls))
         return server
+
+    async def _stop_acts(self) -> None:
+        for door in self._admin_doors:
+            await door.stop()
 
     def _open_http(self) -> HttpServer | None:
         config = self._config

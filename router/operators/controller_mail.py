@@ -30,12 +30,13 @@ class ControllerMail:
         # Time of the last call and term, by controller.
         self._heard: dict[str, tuple[float, int]] = {}
 
-    def note(self, controller_id: str, term: int, now: float) -> None:
-        """Record a call of a controller."""
+    def note(self, controller_id: str, term: int, now: float) -> bool:
+        """Record a call of a controller. False if one with a higher term has called recently."""
         self._heard[controller_id] = now, term
         self._heard = {
             name: heard for name, heard in self._heard.items() if now - heard[0] < FRESH_S
         }
+        return term >= max(heard_term for _, heard_term in self._heard.values())
 
     def controllers(self, now: float) -> list[cluster_pb2.ControllerStatus]:
         """The controllers that have called recently; more than one is a fault."""

@@ -94,7 +94,7 @@ async def resume(
     router: Router, wanted: inference_pb2.ResumeRequest, caller: Identity = ANONYMOUS
 ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
     """Resume an answer and yield the rest of it."""
-    delivery = await router.open_resumed(wanted, caller)
+    delivery = await router.open_resumed(wanted, caller, resumes=True)
     async with aclosing(delivery.responses()) as responses:
         async for response in responses:
             yield response

@@ -101,7 +101,8 @@ def test_every_request_ends_exact_or_with_one_typed_error(seed: Any) -> None:
                 fault(rng, cluster)
                 if seed % 2:  # an SLO comes and goes, as controllers do
                     told = rng.choice([SLO, SLO, None])
-                    router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=told))
+                    report = cluster_pb2.SuperviseRequest(controller_id="c", scaler=told)
+                    router.operations.supervise(report)
                 router.check_integrity()
 
         async with asyncio.timeout(300), asyncio.TaskGroup() as group:

@@ -35,6 +35,8 @@ class AuditedActs:
         self._events = events
         self._gate = gate
         self._acts: OrderedDict[tuple[str, str], _Done] = OrderedDict()  # by caller and id
+        # The event loop itself has only weak references to them.
+        self._running: set[asyncio.Task[acts_pb2.ActResponse]] = set()
 
     async def do(
         self, context: Context, what: str, subject: str, act: acts_pb2.Act, work: Work
@@ -56,11 +58,21 @@ class AuditedActs:
                 field="act.request_id",
             )
         if known is None or (known.task.done() and known.task.exception() is not None):
-            task = asyncio.create_task(self._run(who, what, subject, act, work))
+            running = self._run(who, what, subject, act, work)
+            task = asyncio.create_task(running, name=f"act-{what}")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
             known = _Done(what, subject, act.dry_run, task)
             if act.request_id:
                 self._remember(name, known)
         return await asyncio.shield(known.task)
+
+    async def stop(self) -> None:
+        """The router is stopping: end the acts that still run."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def watch(
         self,

@@ -62,7 +62,7 @@ class AdminDoor:
         console: ConsoleTokens,
         console_url: str,
     ) -> None:
-        audited = AuditedActs(router.operations.events, gate)
+        audited = self._audited = AuditedActs(router.operations.events, gate)
         looks = Looks(router, look, peers, own, PagesOfWorkers(router, workers))
         self._parts = (
             looks,
@@ -75,6 +75,10 @@ class AdminDoor:
             Doctor(router, look, peers, workers, own),
             ConsoleAccess(console, console_url, gate),
         )
+
+    async def stop(self) -> None:
+        """As `AuditedActs.stop`, once no more calls come."""
+        await self._audited.stop()
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods = {name: its for part in self._parts for name, its in part.methods().items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,16 +22,19 @@ from twolane.router.doors.http.answering import Answering
 from twolane.router.doors.http.caller import caller_of
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.choices.chat import ChatMessage
+from twolane.router.doors.http.choices.choice import Choice
 from twolane.router.doors.http.choices.completion import Completion
 from twolane.router.doors.http.completion_request import parse_completion
 from twolane.router.doors.http.concurrency_limit import ConcurrencyLimit
 from twolane.router.doors.http.errors import on_bug, on_disconnect, on_http_error, on_twolane_error
 from twolane.router.doors.http.rate_limits import rate_limit_headers
+from twolane.router.doors.http.request import RequestBody
 from twolane.router.members.model import ModelFacts
 from twolane.router.router import Router
 from twolane.security.identity import Identity
 
 Chat = Callable[[Request], Awaitable[ASGIApp]]
+AskedT = TypeVar("AskedT", bound=RequestBody)
 
 
 def make_app(
@@ -44,27 +48,26 @@ def make_app(
     """
     started = int(time.time())
 
-    async def completions(request: Request) -> ASGIApp:
+    async def answer(
+        request: Request,
+        parse: Callable[[bytes], AskedT],
+        choice: Callable[[AskedT, Callable[[int], bytes], int], Choice],
+    ) -> ASGIApp:
         caller = caller_of(request)
         request.state.rate_limits = partial(_rate_limits, router, caller)
         again = await take_again(request, caller)
         if not again.resumed and not again.looks_first:  # what runs was let in
             router.check_room(caller, priority=0)
         with router.refusals.noting():
-            asked = parse_completion(await request.body(), max_prompts=config.prompts)
-        choice = partial(Completion, asked, router.token_bytes)
-        return Answering(router, asked, caller, again, choice)
+            asked = parse(await request.body())
+        return Answering(router, asked, caller, again, partial(choice, asked, router.token_bytes))
+
+    async def completions(request: Request) -> ASGIApp:
+        parse = partial(parse_completion, max_prompts=config.prompts)
+        return await answer(request, parse, Completion)
 
     async def chat(request: Request) -> ASGIApp:
-        caller = caller_of(request)
-        request.state.rate_limits = partial(_rate_limits, router, caller)
-        again = await take_again(request, caller)
-        if not again.resumed and not again.looks_first:  # what runs was let in
-            router.check_room(caller, priority=0)
-        with router.refusals.noting():
-            asked = parse_chat(await request.body())
-        choice = partial(ChatMessage, asked, router.token_bytes)
-        return Answering(router, asked, caller, again, choice)
+        return await answer(request, parse_chat, ChatMessage)
 
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]

@@ -107,9 +107,9 @@ class HttpServer:
     async def leave_port(self) -> None:
         """Accept no more connections, where other processes do, and wait until those that were
         accepted have been asked something: their clients know of no stop. At most `_LATE_S`."""
-        await self._server.close_listeners()
         loop = asyncio.get_running_loop()
         until = loop.time() + _LATE_S
+        await self._server.close_listeners(until)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         while loop.time() < until and self._server.is_asked_yet():  # noqa: ASYNC110 - many, many ways
@@ -157,14 +157,16 @@ class _Server(uvicorn.Server):
         for listener in sockets or []:
             listener.listen(_BACKLOG)
 
-    async def close_listeners(self) -> None:
-        """What the kernel has connected is accepted first: it would be reset. May be called again,
-        as uvicorn does."""
+    async def close_listeners(self, until: float) -> None:
+        """What the kernel has connected is accepted first: it would be reset. That ends at `until`,
+        by the event loop's clock, as more may come all the time, and without a free descriptor
+        nothing is accepted. May be called again, as uvicorn does."""
+        loop = asyncio.get_running_loop()
         for server in self.servers:
             for listener in server.sockets:
                 poll = select.poll()
                 poll.register(listener, select.POLLIN)
-                while poll.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
+                while loop.time() < until and poll.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
                     await asyncio.sleep(0)  # the event loop accepts
             server.close()
 

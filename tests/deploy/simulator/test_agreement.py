@@ -85,7 +85,8 @@ def late_in_virtual_time(
         async with virtual_cluster(shape) as cluster, asyncio.TaskGroup() as tasks:
             if knows_slo:
                 told = cluster_pb2.ScalerStatus(ttft_s=slo.ttft_s, gap_s=slo.gap_s)
-                cluster.router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=told))
+                report = cluster_pb2.SuperviseRequest(controller_id="c", scaler=told)
+                cluster.router.operations.supervise(report)
             for index in range(len(requests)):
                 tasks.create_task(ask(cluster, index))
 

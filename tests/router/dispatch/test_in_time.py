@@ -33,7 +33,7 @@ def play_with_one_row(script: Script, **admission: Any) -> None:
 
 
 def tell(router: Router, slo: cluster_pb2.ScalerStatus | None = SLO) -> None:
-    router.operations.supervise(cluster_pb2.SuperviseRequest(scaler=slo))
+    router.operations.supervise(cluster_pb2.SuperviseRequest(controller_id="c", scaler=slo))
 
 
 def start(

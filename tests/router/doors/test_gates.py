@@ -70,7 +70,8 @@ async def test_insecure_listeners_of_workers_and_agents_are_in_the_status() -> N
     host = cluster_pb2.HostStatus(name="b", insecure_listeners=["--listen"])
     async with Router(RouterConfig(), NobodyThere()) as router:
         router.announce(announce)
-        router.operations.supervise(cluster_pb2.SuperviseRequest(hosts=[host]))
+        report = cluster_pb2.SuperviseRequest(controller_id="c", hosts=[host])
+        router.operations.supervise(report)
         shown = [*router.status().insecure_listeners]
     assert shown == ["d-0 (--bind-host 10.0.0.5)", "the agent of b (--listen)"]
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.router.doors.two_routers import HEARD_S
 from twolane import AsyncClient
+from twolane.errors import UnavailableError
 from twolane.router.config import RouterConfig, ServerConfig
 from twolane.router.router import Router
 from twolane.router.testing.client import ask, message, play
@@ -81,6 +82,29 @@ async def test_an_answer_moves_to_another_router_with_one_takeover() -> None:
         answer = await stream.completion()
         assert list(answer.token_ids) == expected_answer([5], N_TOKENS)
         assert answer.ledger.takeovers == 1
+
+
+@pytest.mark.parametrize("thrown", [OSError, asyncio.CancelledError])
+async def test_a_router_that_cannot_leave_its_port_ends_its_answers_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, thrown: type[BaseException]
+) -> None:
+    async def fail() -> None:
+        raise thrown
+
+    place = ServerConfig(stop_grace_s=0.0, metrics_port=None, http=None)
+    async with (
+        serve_cluster("p0", "d0", server_config=place, step_s=STEP_S) as (server, _),
+        AsyncClient(server.address) as client,
+    ):
+        stream = client.stream(token_ids=[5], max_tokens=1900)
+        await anext(stream)
+        with monkeypatch.context() as patched:
+            patched.setattr(server._door, "leave_port", fail)
+            with pytest.raises(thrown):
+                await server.__aexit__(None, None, None)
+        assert not server.router.status().requests
+        with pytest.raises(UnavailableError):
+            await server.router.open(message([1]))
 
 
 def test_a_router_announces_no_lone_door_before_workers_have_reported_the_others() -> None:

@@ -126,7 +126,8 @@ async def test_what_becomes_of_a_host_is_told_though_it_has_lost_workers_before(
         def events(state: str, *lost: str) -> list[tuple[str, str]]:
             n_before = len(told(router.operations.events))
             host = cluster_pb2.HostStatus(name="node-a", state=state, lost=lost)
-            router.operations.supervise(cluster_pb2.SuperviseRequest(hosts=[host]))
+            report = cluster_pb2.SuperviseRequest(controller_id="c", hosts=[host])
+            router.operations.supervise(report)
             page = router.operations.events.page(admin_pb2.ListEventsRequest())
             return [(event.kind, event.text) for event in page.events[n_before:]]
 

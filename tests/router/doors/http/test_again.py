@@ -10,10 +10,11 @@ import httpx2
 import pytest
 
 from tests.router.http.asking import CHAT_PATH, PATH, http_cluster
-from twolane.router.config import DispatchConfig, RouterConfig
+from twolane.router.config import DispatchConfig, RouterConfig, ServerConfig
 from twolane.router.doors.server import RouterServer
 from twolane.router.testing.served import SETTLED
 from twolane.router.text.codec import TextCodec
+from twolane.v1 import worker_pb2
 
 TEXT = "naïve café, 日本語のテキスト, Ελληνικά, 🙂🙃: once upon a time there was a fox. "
 # A machine that stalls does not keep a router from finding a row.
@@ -186,6 +187,26 @@ async def test_retry_of_a_running_call_takes_it_over_and_costs_nothing(
         assert counters["adopted"] == 1
         (tenant,) = server.router._dispatcher.board.accounts
         assert tenant.counters["requests"] == 2
+
+
+async def test_a_call_that_was_taken_over_ends_with_an_error_event_when_its_router_stops() -> None:
+    """Its client cannot be told to continue at another router."""
+    place = ServerConfig(stop_grace_s=1.0, metrics_port=None)
+    async with http_cluster(server_config=place, **SLOW) as (client, server, _):
+        fields = {**IDS, "max_tokens": 1_900, "stream": True}
+        headers = {"idempotency-key": "mine"}
+        first = asyncio.create_task(client.post(PATH, json=fields, headers=headers))
+        await running(server)
+        async with client.stream("POST", PATH, json=fields, headers=headers) as response:
+            lines = (line async for line in response.aiter_lines() if line)
+            await anext(lines)
+            await first
+            other = worker_pb2.RouterAddress(router_id="router-1", grpc_endpoint="there:7200")
+            server.router.known.hear([other], asyncio.get_running_loop().time())
+            stopping = asyncio.create_task(server.__aexit__(None, None, None))
+            events = [json.loads(line.removeprefix("data: ")) async for line in lines]
+        assert "stopping" in events[-1]["error"]["message"]
+        await stopping
 
 
 async def test_same_key_with_another_body_is_refused_while_the_first_runs() -> None:

@@ -230,6 +230,24 @@ async def test_events_go_out_at_once_and_do_not_wait_for_acknowledgements() -> N
     await door.stop(1.0, lambda: None)
 
 
+async def test_a_listener_that_stays_readable_does_not_hold_up_a_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As without descriptors: nothing is accepted, and the kernel's queue is not empty."""
+    gate = Gate("", is_private=True)
+    door = HttpServer(Starlette(), HttpConfig(port=0), HttpGates(gate), max_bytes=1000)
+    port = door.open("127.0.0.1", 0)
+    await until(lambda: door._server.started)
+    loop = asyncio.get_running_loop()
+    for server in door._server.servers:
+        for listener in server.sockets:
+            loop.remove_reader(listener.fileno())
+    with socket.create_connection(("127.0.0.1", port)):
+        async with asyncio.timeout(10.0):
+            await door.leave_port()
+    await door.stop(1.0, lambda: None)
+
+
 async def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         http = HttpConfig(port=taken.getsockname()[1])

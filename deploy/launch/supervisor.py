@@ -32,6 +32,7 @@ from twolane.deploy.launch.operator_acts import OperatorActs, fit_of
 from twolane.deploy.launch.pools import Actuators, Pools
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.router_clients import Asked, RouterClients
+from twolane.deploy.launch.stopping import stop_in_order
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.scaling.for_cluster import scaler_for
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
@@ -127,7 +128,8 @@ class Supervisor:
             async with RouterClients(routers, self._cluster.credentials) as client:
                 if not self._attaches:
                     desired = self._pools.desired
-                    specs = [self._spec_of(s) for s in desired.seats if desired.is_wanted(s.name)]
+                    wanted = [seat for seat in desired.seats if desired.is_wanted(seat.name)]
+                    specs = [self._spec_of(seat) for seat in wanted]
                     await self._unless_exit(self._start_all(specs))
                     await self._unless_exit(self._until_ready(client))
                 self.is_up = True
@@ -245,7 +247,8 @@ class Supervisor:
 
     async def _until_ready(self, client: RouterClients) -> None:
         """Wait until the health service reports SERVING and all routers call every worker alive."""
-        missing = expected = {handle.epoch for handle in self._keeper.workers()}
+        expected = {handle.epoch for handle in self._keeper.workers()}
+        missing = expected
         try:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 while missing or not await client.is_serving():
@@ -262,12 +265,14 @@ class Supervisor:
         """Await `work`. Raises `StartError` if a process that runs now dies meanwhile."""
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._fail_on_exit(h)) for h in self._keeper.handles()]
+                watchers = [
+                    group.create_task(self._fail_on_exit(h)) for h in self._keeper.handles()
+                ]
                 if self._hosts is not None:
-                    tasks.append(group.create_task(self._hosts.watch()))
+                    watchers.append(group.create_task(self._hosts.watch()))
                 await work
-                for task in tasks:
-                    task.cancel()
+                for watcher in watchers:
+                    watcher.cancel()
         except* (StartError, DeposedError) as errors:
             raise first_error(errors) from None
 
@@ -372,28 +377,11 @@ class Supervisor:
         grace period: answers have ended with the routers."""
         if self._hosts is not None:
             await self._hosts.ends()
-        now, margin_s = asyncio.get_running_loop().time, self._config.stop_margin_s
-        until = now() + self._cluster.timing.stop_grace_s + margin_s
-
-        async def stop_all() -> None:
-            for handles in (self._keeper.routers(), self._keeper.workers()):
-                grace_s = max(margin_s, until - now())
-                async with asyncio.TaskGroup() as group:
-                    for handle in handles:
-                        group.create_task(self._stop_one(handle, grace_s))
-
-        stopping = asyncio.create_task(stop_all())
-        hurried = asyncio.create_task(hurry.wait())
-        await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopping, hurried):
-            task.cancel()
-        for outcome in await asyncio.gather(stopping, hurried, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                raise outcome
-
-    async def _stop_one(self, handle: Handle, grace_s: float) -> None:
-        try:
-            await self._launcher.stop(handle, grace_s)
-        except NotProvenError as error:
-            text = f"it may still run: {error}"
-            self._tell(Event(kind=Kind.LOST, name=handle.name, epoch=handle.epoch, text=text))
+        await stop_in_order(
+            self._launcher,
+            (self._keeper.routers(), self._keeper.workers()),
+            grace_s=self._cluster.timing.stop_grace_s,
+            margin_s=self._config.stop_margin_s,
+            hurry=hurry,
+            tell=self._tell,
+        )

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from twolane.router.router import Router
     from twolane.worker.doors.server import WorkerServer
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -53,8 +55,6 @@ class Where:
     admin_endpoint: str = ""
     admin_port_endpoint: str = ""  # host:port of its door for operators of other machines
 
-
-log = logging.getLogger(__name__)
 
 _SWITCH_S = 100e-6  # a step is ten milliseconds: with Python's five, threads wait for each other
 _END_S = 12.0  # for a worker's last words and step, and for its ranks to exit

@@ -138,14 +138,13 @@ class ControllerActor:
             try:
                 await asyncio.to_thread(self._agents.start, _AGAIN_S if self._is_again else READY_S)
                 launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)
+                is_up = self._is_again and bool(launcher.running())
                 try:
-                    share = self._plan.share_gpus
-                    settled = settled_on(cluster, launcher.offered, share=share)
-                    return launcher, await supervisor_over(launcher, settled, self._tell)
+                    settled = settled_on(cluster, launcher.offered, share=self._plan.share_gpus)
                 except StartError:
-                    is_up = self._is_again and bool(launcher.running())
                     await launcher.close()
                     raise
+                return launcher, await supervisor_over(launcher, settled, self._tell)
             except StartError as error:
                 if not is_up or self._stop.is_set():
                     raise

@@ -53,7 +53,7 @@ from twolane.engine.kernels.rows.silu import silu_mul
 from twolane.engine.kernels.testing import relative_error
 from twolane.engine.model_files.rope import Rope
 
-ROWS = (1, 2, 8, 16, 32, 64, 80, 96, 128, 160, 192)
+ROWS = (1, 2, 8, 16, 32, 64, 80, 96, 128, 144, 160, 192)
 BUILDERS = 12  # threads that compile: most of it is outside of Python
 SHAPES = {name: (*shape, False) for name, shape in PRODUCTS.items() if name != "gate_up"}
 SHAPES |= {"gate_up": (WIDE, HIDDEN, True), "head": (VOCAB, HIDDEN, False)}

@@ -12,8 +12,8 @@ from twolane.engine.model_files.architecture import Architecture
 
 # Dense where padding costs most; a bucket is at most a quarter too large.
 BUCKETS: tuple[int, ...] = (
-    *range(1, 17), *range(20, 33, 4), *range(40, 65, 8), *range(80, 129, 16), *range(160, 257, 32),
-    *range(320, 513, 64), *range(640, 1025, 128),
+    *range(1, 17), *range(20, 33, 4), *range(40, 65, 8), *range(80, 161, 16), *range(192, 257, 16),
+    *range(288, 513, 32), *range(640, 1025, 128),
 )  # fmt: skip
 MAX_ROWS = BUCKETS[-1]  # per pass
 STEP_ROWS = 4 * MAX_ROWS  # per step, in as many passes as needed

@@ -36,6 +36,7 @@ MANY_ROWS = 512  # from here our own gated kernel is as fast, if it fills the ca
 MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
     (128, 6144, 4096, False, 2): None,
     (128, 128_256, 4096, False, 2): None,
+    (144, 128_256, 4096, False, 2): None,
     (160, 128_256, 4096, False, 2): None,
     (192, 128_256, 4096, False, 2): None,
     (64, 4608, 3584, False, 2): None,
@@ -50,7 +51,7 @@ MEASURED: dict[tuple[int, int, int, bool, int], FewRowsConfig | None] = {
         half=64, pair=False, block_in=128, stages=4, split=True, programs=112
     ),
 }
-# Rows per tile in exact mode, those of buckets of decode rows among them. 128 is the reference
+# Rows per tile in exact mode, those of most buckets of decode rows among them. 128 is the reference
 # where our own kernel cannot be: cuBLAS seldom splits K there.
 EXACT_HEIGHTS = (16, 32, 64, 128, 160, 192, 256, 320, 384, 512, 1024, 2048)
 EXACT_REFERENCE = 128

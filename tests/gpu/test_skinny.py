@@ -101,7 +101,7 @@ def test_fp8_products_match_float64(
     assert not sums.counters.any(), "a merge left its counter behind"
 
 
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 80, 96, 128, 160, 192])
+@pytest.mark.parametrize("rows", [8, 16, 32, 64, 80, 96, 128, 144, 160, 192])
 @pytest.mark.parametrize("gated", [False, True])
 def test_products_match_float64(rows: int, gated: bool) -> None:
     """As the engine cuts them, at every padding, full and not: no tile, no chunk is whole."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 RING_BYTES = 200 * 1024  # of 227 KiB; the rest transposes answers and serves small kernels
-PADDED_ROWS = (8, 16, 32, 64, 80, 96, 128, 160, 192)  # columns of the tensor cores' product
+PADDED_ROWS = (8, 16, 32, 64, 80, 96, 128, 144, 160, 192)  # columns of the tensor cores' product
 MAX_ROWS = PADDED_ROWS[-1]  # of more, registers hold no sums of gates and ups
 PARTIAL_VALUES = 6 << 20  # float32s of partial sums
 TILES = ((64, False), (64, True), (128, True))  # half, pair

@@ -11,7 +11,7 @@ from twolane.engine.kernels.products.few_rows_plan import config_for, pad_rows
 from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.model_files.fp8 import Fp8Rows
 
-ROWS = (8, 32, 64, 80, 96, 128, 160, 192)
+ROWS = (8, 32, 64, 80, 96, 128, 144, 160, 192)
 HIDDEN, QKV, UNITS, VOCABULARY = 4096, 6144, 14_336, 128_256
 FEW = 128  # outputs of a launch: of a build, no more matters than the configuration for all of them
 

@@ -112,7 +112,7 @@ def test_streamed_products_bring_both_sides_by_tensor_copies_and_leave_room_besi
     built: Facts,
 ) -> None:
     streamed = of(built, "streamed")
-    assert len(streamed) == 65
+    assert len(streamed) == 72
     for fact in streamed:
         assert fact["wgmma"] > 0, fact
         assert fact["mma"] == 0, fact

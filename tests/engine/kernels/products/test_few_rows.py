@@ -206,7 +206,7 @@ def test_rows_without_padding_are_read_alone() -> None:
 @pytest.mark.parametrize(
     ("rows", "parts"),
     [(1, (8, 0)), (9, (16, 0)), (64, (64, 0)), (65, (64, 16)), (80, (64, 16)), (81, (64, 32)),
-     (97, (128, 0)), (129, (128, 32)), (161, (128, 64)), (192, (128, 64))],
+     (97, (128, 0)), (129, (128, 16)), (145, (128, 32)), (161, (128, 64)), (192, (128, 64))],
 )  # fmt: skip
 def test_rows_are_padded_to_one_power_of_two_or_two(rows: int, parts: tuple[int, int]) -> None:
     assert parts_of(pad_rows(rows)) == parts
@@ -220,7 +220,7 @@ def test_rows_that_no_build_takes_are_refused(rows: int) -> None:
         pad_rows(rows)
 
 
-@pytest.mark.parametrize("rows", [65, 80, 96, 97, 128, 160, 192])
+@pytest.mark.parametrize("rows", [65, 80, 96, 97, 128, 144, 160, 192])
 @pytest.mark.parametrize("itemsize", [1, 2])
 def test_a_chunk_of_many_rows_is_as_wide_as_the_swizzle(rows: int, itemsize: int) -> None:
     for outer, inner, gated in SHAPES:

@@ -195,10 +195,12 @@ class DecodeRole:
         work: list[RowWork] = []
         page_tokens, running = self._context.spec.page_tokens, RowState.RUNNING
         for row in self._in_turn():
+            if not row.may_go_on:
+                continue  # its last token is being sampled, and needs no page
             has_room = len(row.token_ids) + row.n_ahead <= len(row.pages) * page_tokens
             # it may have been preempted during this plan
             is_ready = row.state is running if has_room else self._grow(row)
-            if is_ready and row.may_go_on:
+            if is_ready:
                 planned.append(row)
                 work.append(row.work(1))
                 row.n_ahead += 1

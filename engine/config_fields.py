@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ def read_config(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is not a JSON object")
@@ -50,7 +50,7 @@ def count_of(raw: Raw, key: str, default: int) -> int:
 def number_of(raw: Raw, key: str, default: float | None = None) -> float:
     """A positive finite number; `default` if it is absent."""
     value = raw.get(key, default)
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
+    if type(value) not in (int, float) or not 0 < value <= sys.float_info.max:
         refuse(key, value, "a positive number")
     return float(value)
 

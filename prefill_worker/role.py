@@ -62,6 +62,7 @@ class PrefillRole:
         self._context = context
         self._config = config = config or PrefillConfig()
         self._adopter = adopter
+        self._n_others = context.limits.decode_rows if adopter else 1  # rows of decode, or a check
         self._rows: dict[AttemptId, Row] = {}  # WAITING, COMPUTING and HELD
         self._final_events: dict[Key, worker_pb2.RowEvent] = {}  # final events, sent later
         self._unplaced: set[AttemptId] = set()  # held rows that were reported to the router
@@ -178,7 +179,8 @@ class PrefillRole:
         for row in queue[: start.n_rows]:
             if not self._try_start(row, now):
                 break
-        started = self._in_state(RowState.COMPUTING)
+        started = [row for row in self._in_state(RowState.COMPUTING) if row.n_unplanned]
+        started = started[: self._context.spec.max_step_rows - self._n_others]
         shares = share_out([row.n_unplanned for row in started], n_tokens)
         planned = [(row, n) for row, n in zip(started, shares, strict=True) if n]
         work = [row.work(n) for row, n in planned]

@@ -7,7 +7,6 @@ or a deployment (context length, vocabulary, the operator's caps).
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -141,7 +140,7 @@ def _number(
 ) -> None:
     if not is_number(value):
         raise InvalidParameterError(name, value, "a number")
-    if not (math.isfinite(value) and low <= value <= high) or value == but_not:
+    if not low <= value <= high or value == but_not:  # a NaN is in no range
         bound = f"{low} to {high}" if but_not is None else f"above {low}, up to {high}"
         raise InvalidParameterError(name, value, bound)
 

@@ -117,10 +117,10 @@ def ready_limits(spec: WorkerSpec) -> StepLimits:
 
 def check_rows(limits: StepLimits, engine: EngineSpec) -> None:
     """Raise `StartError` if a step could have more rows than the engine takes."""
-    if limits.decode_rows > engine.max_step_rows:
+    if limits.decode_rows >= engine.max_step_rows:  # one is left for a prompt
         raise StartError(
             f"decode_rows is {limits.decode_rows}; this engine takes at most "
-            f"{engine.max_step_rows} rows a step"
+            f"{engine.max_step_rows - 1} beside a prompt"
         )
 
 

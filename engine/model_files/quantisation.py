@@ -66,6 +66,8 @@ def _check_compressed(found: Mapping[str, Any]) -> None:
     if not isinstance(groups, dict) or len(groups) != 1:
         _refuse("config_groups", groups, "one group")
     (group,) = groups.values()
+    if not isinstance(group, dict):
+        _refuse("config_groups", group, "an object")
     if group.get("targets") != ["Linear"]:
         _refuse("targets", group.get("targets"), "['Linear']")
     weights, activations = group.get("weights") or {}, group.get("input_activations") or {}
@@ -73,6 +75,8 @@ def _check_compressed(found: Mapping[str, Any]) -> None:
         ("weights", weights, ("tensor", "channel")),
         ("input_activations", activations, ("token", "tensor")),
     ):
+        if not isinstance(part, dict):
+            _refuse(name, part, "an object")
         if (part.get("num_bits"), part.get("type")) != (8, "float"):
             _refuse(name, part, "8-bit float")
         if part.get("strategy") not in strategies:
@@ -86,6 +90,8 @@ def _check_compressed(found: Mapping[str, Any]) -> None:
 
 def _check_kept(names: list[str]) -> None:
     """All layers must be FP8: matrices that are multiplied together share a dtype."""
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        _refuse("unquantised layers", names, "a list of names")
     others = sorted(set(names) - _KEPT)
     if others:
         _refuse("unquantised layers", others[:4], "lm_head only")

@@ -24,9 +24,11 @@ def shard_files(model_dir: Path) -> list[Path]:
         raise CheckpointError(f"{model_dir} has no model.safetensors, nor an index of shards{hint}")
     try:
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError) as error:
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a shard's name is no text")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{index} is not an index of shards: {error!r}") from error
-    missing = [name for name in names if not (model_dir / name).exists()]
+    missing = [name for name in names if not (model_dir / name).is_file()]
     if missing:
         raise CheckpointError(f"{index} names shards that are missing: {', '.join(missing[:4])}")
     return [model_dir / name for name in names]

@@ -29,9 +29,13 @@ class Kind(IntEnum):
 
 
 class Channel:
-    """One end. `send` may be called on any thread, `receive` on one."""
+    """One end. `send` may be called on any thread, `receive` on one. `send_within_s`: `send` raises
+    BlockingIOError if the other side reads nothing for so long."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, send_within_s: float = 0.0) -> None:
+        whole_s = int(send_within_s)
+        timeout = struct.pack("@ll", whole_s, int((send_within_s - whole_s) * 1e6))  # 0: none
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         self._sock = sock

@@ -10,7 +10,6 @@ process can be killed, whereas a thread would remain and block its device.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shutil
@@ -243,8 +242,13 @@ class RankGroup:
         return decode_results(step.body)
 
     def _send(self, member: Member, kind: Kind, body: bytes = b"") -> None:
-        with contextlib.suppress(OSError):  # its reader notices too, and reports how it died
+        try:
             member.channel.send(kind, body)
+        except BlockingIOError:
+            text = f"has not read for {self._silent_after_s:g} s"
+            self._lose(RankLostError(member.rank, text))
+        except OSError:  # its reader notices too, and reports how it died
+            pass
 
     def _read(self, member: Member) -> None:
         """Read one rank's frames, until its stream ends."""

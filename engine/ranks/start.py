@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,21 +42,39 @@ def start_ranks(
     facts = asdict(config) | {"model_dir": str(config.model_dir)}
     file = PoolFile(pool_fd, pool_memory)
     members: list[Member] = []
-    for rank in range(config.tensor_parallel):
-        ours, theirs = socket.socketpair()
-        with theirs:
+    try:
+        for rank in range(config.tensor_parallel):
+            member = _spawn(rank, command, file, silent_after_s)
+            members.append(member)  # at once: it is ended if a later one cannot start
+    except BaseException:
+        for member in members:
+            member.process.kill()
+            member.process.wait()
+            member.channel.close()
+        file.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    group = RankGroup(members, folder, file, progress=progress, silent_after_s=silent_after_s)
+    place = {"ranks": len(members), "store": str(folder / "store"), "pool_fd": file.fd}
+    group.start({"config": facts, "place": place})
+    group.wait_ready()
+    return group
+
+
+def _spawn(rank: int, command: Sequence[str], file: PoolFile, silent_after_s: float) -> Member:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
             process = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno(), file.fd],
             )
-        members.append(Member(rank, process, Channel(ours)))
-    group = RankGroup(members, folder, file, progress=progress, silent_after_s=silent_after_s)
-    place = {"ranks": len(members), "store": str(folder / "store"), "pool_fd": file.fd}
-    group.start({"config": facts, "place": place})
-    group.wait_ready()
-    return group
+        except BaseException:
+            ours.close()
+            raise
+    return Member(rank, process, Channel(ours, send_within_s=silent_after_s))
 
 
 def _environment() -> dict[str, str]:

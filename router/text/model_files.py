@@ -32,7 +32,7 @@ def read_json(path: Path) -> dict[str, Any]:
     refuse_pointer(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFilesError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelFilesError(f"{path} is not a JSON object")
@@ -75,12 +75,20 @@ def chat_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate:
     path = directory / "chat_template.jinja"
     source: object
     if path.exists():
-        source = path.read_text(encoding="utf-8")
+        try:
+            source = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise NoTemplateError(f"{path} cannot be read as text: {error}") from error
     else:
         source = read_json(directory / "chat_template.json").get("chat_template")
         source = source or config.get("chat_template")
     if isinstance(source, list):  # several named templates
-        by_name = {entry["name"]: entry["template"] for entry in source}
+        try:
+            by_name = {str(entry["name"]): entry["template"] for entry in source}
+        except (TypeError, KeyError) as error:
+            raise NoTemplateError(
+                "its chat templates are no objects of a name and a template"
+            ) from error
         if "default" not in by_name:
             names = ", ".join(by_name)
             raise NoTemplateError(f"its chat templates are called {names}; none is the default")

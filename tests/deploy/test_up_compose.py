@@ -269,9 +269,9 @@ def test_a_model_that_does_not_divide_over_its_ranks_says_why() -> None:
 
 def test_more_rows_than_the_engine_takes_are_refused_at_the_start() -> None:
     engine = replace(FakeEngine().spec, max_step_rows=100)
-    check_rows(StepLimits(decode_rows=100), engine)
-    with pytest.raises(StartError, match=r"decode_rows is 101; .* at most 100 rows a step"):
-        check_rows(StepLimits(decode_rows=101), engine)
+    check_rows(StepLimits(decode_rows=99), engine)
+    with pytest.raises(StartError, match=r"decode_rows is 100; .* at most 99 beside a prompt"):
+        check_rows(StepLimits(decode_rows=100), engine)
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:

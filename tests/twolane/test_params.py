@@ -98,3 +98,19 @@ def test_an_empty_message_means_the_defaults() -> None:
 def test_integers_are_numbers_and_one_stop_string_is_a_list_of_one() -> None:
     params = SamplingParams(temperature=1, stop="END", stop_token_ids=[1])  # type: ignore[arg-type]
     assert (params.temperature, params.stop, params.stop_token_ids) == (1, ("END",), (1,))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 10**400},
+        {"top_p": 10**400},
+        {"frequency_penalty": -(10**400)},
+        {"min_p": 10**400},
+        {"logit_bias": {1: 10**400}},
+        {"repetition_penalty": 10**400},
+    ],
+)
+def test_a_number_beyond_all_floats_is_refused_by_its_name(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameterError):
+        SamplingParams(**fields)

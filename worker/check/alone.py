@@ -86,6 +86,9 @@ class Alone:
         n_new, row.n_ahead = row.n_ahead, 0
         if row.state is RowState.OVER:
             return
+        if self.answer.done():  # its caller left during this step
+            self.stop()
+            return
         if result.error:
             self.answer.set_exception(InternalError(f"the engine: {result.error}"))
             self.stop()

@@ -12,7 +12,12 @@ import pytest
 from tests.router.tokenizer_kinds import KINDS, random_texts, write_tokenizer
 from twolane.errors import InvalidRequestError
 from twolane.router.text.codec import TextCodec
-from twolane.router.text.model_files import ModelFilesError
+from twolane.router.text.model_files import (
+    ModelFilesError,
+    NoTemplateError,
+    chat_template,
+    tokenizer_config,
+)
 
 CHAT = [{"role": "user", "content": "hello"}]
 TEMPLATE = "{{ bos_token }}|{{ eos_token }}|{{ image_token }}|{{ boi }}|{{ messages[0].content }}"
@@ -102,11 +107,28 @@ def test_a_template_knows_the_models_other_special_tokens_by_name(tmp_path: Path
     assert theirs == "<bos>|<eos>|<end_of_turn>|<start_of_turn>|hello"
 
 
+def test_a_template_that_is_no_text_costs_chats_alone(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, "qwen")
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff{{ messages }}")
+    codec = load(tmp_path)
+    with pytest.raises(NoTemplateError, match=r"chat_template.jinja cannot be read as text"):
+        chat_template(tmp_path, {})
+    assert codec.encode("hello")
+
+
+def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelFilesError, match="cannot be read as JSON"):
+        tokenizer_config(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("template", "words"),
     [
         ("a\n{% for m in messages %}", "line 2 of the model's chat template is wrong: .*endfor"),
         ([{"name": "rag", "template": "x"}], "its chat templates are called rag; none is the def"),
+        (["rag"], "its chat templates are no objects of a name and a template"),
+        ([{"name": "default"}], "its chat templates are no objects of a name and a template"),
         (7, "chat_template is int, not text"),
     ],
 )

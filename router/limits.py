@@ -56,6 +56,8 @@ def check_shape(
     if request.n < 0:
         raise InvalidParameterError("n", request.n, "0 or 1")
     _at_most("len(request_id)", len(request.request_id), MAX_REQUEST_ID_CHARS)
+    if request.request_id and not request.request_id.isprintable():  # it is shown at terminals
+        raise InvalidParameterError("request_id", request.request_id, "printable characters")
     if abs(request.priority) > limits.priority:
         bound = f"{-limits.priority} to {limits.priority}"
         raise InvalidParameterError("priority", request.priority, bound)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from twolane.errors import TwolaneError
+from twolane.refusals import Refusal
 from twolane.rpc.log_rate import LogRate
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ class RefusalLog:
             except TwolaneError as error:
                 self._counters[f"refused.{error.reason.lower()}"] += 1
                 raise
+
+    def overloaded(self) -> None:
+        """Count a request that the HTTP door refuses as it is full."""
+        self._counters[f"refused.{Refusal.OVERLOADED}"] += 1
 
     @contextmanager
     def logging(self) -> Iterator[None]:

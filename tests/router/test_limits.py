@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from twolane.errors import InvalidRequestError, PermissionDeniedError, UnimplementedError
+from twolane.errors import (
+    InvalidParameterError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    UnimplementedError,
+)
 from twolane.params import SamplingParams
 from twolane.router.config import LimitsConfig
 from twolane.router.limits import check_shape, check_tenant, fit, fit_answer_so_far
@@ -207,3 +212,12 @@ def test_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
     )
     with pytest.raises(InvalidRequestError, match="context of 20"):
         fit([1] * 20, SamplingParams(), small, LIMITS, if_unset=128)
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;owned\x07", "\x1b[2J", "a\nb", "\x9b31m", "a\u202eb"])
+def test_a_label_that_a_terminal_obeys_is_refused(name: str) -> None:
+    request = inference_pb2.GenerateRequest(request_id=name)
+    request.token_ids.ids.append(1)
+    with pytest.raises(InvalidParameterError) as caught:
+        check_shape(request, LimitsConfig(), has_text=False)
+    assert caught.value.field == "request_id"

@@ -121,7 +121,7 @@ def list_keys(*, path: Path, as_json: bool) -> None:
         quotas = Rows(("tenant",), ("weight", "requests/s", "tokens/min", "concurrent", "priority"))
         for name in names:
             limits = _limits(ring.tenants.get(name, TenantLimits()))
-            quotas.add_row(name, *("-" if n is None else f"{n:g}" for n in limits.values()))
+            quotas.add_row(name, *("-" if n is None else _figure(n) for n in limits.values()))
         console().print(quotas)
 
 
@@ -158,7 +158,7 @@ def whoami(*, as_json: bool, endpoint: str | None) -> None:
     if caller.quotas:
         rows = Rows(("quota",), ("limit", "remaining", "resets in"))
         for quota in caller.quotas:
-            figures = (f"{quota.limit:g}", f"{quota.remaining:.0f}", f"{quota.reset_s:.1f} s")
+            figures = (_figure(quota.limit), f"{quota.remaining:.0f}", f"{quota.reset_s:.1f} s")
             rows.add_row(quota.name, *figures)
         console().print(rows)
 
@@ -205,6 +205,11 @@ def _limits(limits: TenantLimits) -> dict[str, float | None]:
         "concurrent": limits.concurrent,
         "max_priority": limits.max_priority,
     }
+
+
+def _figure(value: float) -> str:
+    """All digits: `1234567`, `0.5`."""
+    return f"{value:.0f}" if value == int(value) else str(value)
 
 
 def _day(moment: datetime | None) -> str:

@@ -111,6 +111,7 @@ class MetricsEndpoint:
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 certificate = writer.get_extra_info("peercert")
+                writer.transport.set_write_buffer_limits(high=0)  # `drain` waits for all of it
                 writer.write(self._answer(head.decode("latin-1"), certificate))
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):

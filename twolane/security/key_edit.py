@@ -42,6 +42,8 @@ def create_key(
     """Add a key; create the file if it is missing. Returns the key for the client, which is stored
     nowhere, and its entry in the file. `limits` are the fields of `TenantLimits` to change for the
     tenant. Raises `KeyFileError`, and `msgspec.ValidationError` for a value out of its bounds."""
+    if limits and not tenant:
+        raise InvalidRequestError("quotas are a tenant's: name one", field="tenant")
     now = datetime.now(UTC).replace(microsecond=0)
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     key = _checked(
@@ -83,7 +85,7 @@ class _Writer:
         self._path = path
 
     def __call__(self, ring: KeyRing) -> None:
-        if why := fault_of(ring):
+        if why := fault_of(_checked(ring)):
             raise InvalidRequestError(why)
         text = yaml.safe_dump(msgspec.to_builtins(ring), sort_keys=False, allow_unicode=True)
         handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")

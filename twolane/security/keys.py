@@ -17,6 +17,7 @@ entry under `tenants` has no quota.
 from __future__ import annotations
 
 import hmac
+import math
 import re
 from datetime import datetime
 from hashlib import sha256
@@ -170,6 +171,10 @@ def fault_of(ring: KeyRing) -> str:
     """An error in the keys that the types of their fields do not exclude; empty if there is
     none."""
     seen: set[str] = set()
+    for tenant, its in ring.tenants.items():
+        for name in ("weight", "requests_per_s"):
+            if getattr(its, name) == math.inf:
+                return f"{name} of tenant {tenant} is infinite; without it there is no quota"
     for key in ring.keys:
         if key.id in seen:
             return f"key {key.id} occurs twice"

@@ -100,7 +100,10 @@ def make_app(
                 ],
                 middleware=[
                     Middleware(
-                        ConcurrencyLimit, most=config.requests, retry_after_s=config.retry_after_s
+                        ConcurrencyLimit,
+                        most=config.requests,
+                        retry_after_s=config.retry_after_s,
+                        count=router.refusals.overloaded,
                     )
                 ],
             ),

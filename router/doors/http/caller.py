@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from twolane.errors import PermissionDeniedError, UnauthenticatedError
+from twolane.errors import PermissionDeniedError, UnauthenticatedError, short
 from twolane.router.doors.http.head import Headers, Refusal
+from twolane.rpc.listen import is_local
 from twolane.security.access import (
     CONSOLE,
     CONSOLE_ACT_ROLES,
@@ -20,7 +22,7 @@ from twolane.security.access import (
     HTTP_ROLES,
 )
 from twolane.security.gate import AUTHORIZATION, Gate
-from twolane.security.identity import Identity
+from twolane.security.identity import ANONYMOUS, Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,22 @@ def refusal_of_caller(
     except PermissionDeniedError as error:
         return Refusal(403, error.message)
     scope["state"]["identity"] = caller
+    origin = dict(headers).get(b"origin", b"").decode("latin-1")
+    if origin and caller == ANONYMOUS and _is_rebound(origin, transport):
+        text = f"a page of {short(origin, 100)} may not ask here without a key (--keys)"
+        return Refusal(403, text)
     return None
+
+
+def _is_rebound(origin: str, transport: asyncio.Transport) -> bool:
+    """Whether a page of another site asks at the loopback: its name resolves to this machine by
+    now. To the browser that is one origin, so that the content type does not keep it out."""
+    try:
+        page = urlsplit(origin).hostname or ""
+    except ValueError:
+        page = ""
+    ours = transport.get_extra_info("sockname")
+    return is_local(ours[0]) and not is_local(page)
 
 
 def caller_of(request: Request) -> Identity:

@@ -5,6 +5,7 @@ decides which request is evicted."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -17,10 +18,18 @@ class ConcurrencyLimit:
     """Wraps an ASGI application. A request counts from its last byte until the last byte of its
     answer, or until its client disconnects; idle connections do not count."""
 
-    def __init__(self, app: ASGIApp, most: int, retry_after_s: float) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        most: int,
+        retry_after_s: float,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`count` is called for each that is refused."""
         self._app = app
         self._most = most
         self._retry_after_s = retry_after_s
+        self._count = count
         self._running: dict[object, str] = {}  # the tenant of each
         self._n_of: Counter[str] = Counter()  # running requests by tenant
 
@@ -28,6 +37,7 @@ class ConcurrencyLimit:
         identity = scope.get("state", {}).get("identity")
         tenant = "" if identity is None else identity.tenant
         if not self._has_room(tenant):
+            self._count()
             message = f"{self._most} requests are running here already"
             await too_many_requests(message, self._retry_after_s)(scope, receive, send)
             return

@@ -16,16 +16,14 @@ import enum
 from typing import Any
 
 import httptools
-import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from twolane.router.config import HttpConfig
-from twolane.router.doors.http.call_id import HEADER, refused_call_id
 from twolane.router.doors.http.caller import HttpGates, refusal_of_caller
 from twolane.router.doors.http.chunk_writer import EXTENSION, ChunkWriter
 from twolane.router.doors.http.connection_budget import ConnectionBudget
-from twolane.router.doors.http.errors import ASK_FOR_KEY, plain_error, retry_after
+from twolane.router.doors.http.errors import refusal_answer
 from twolane.router.doors.http.head import (
     Body,
     Refusal,
@@ -35,6 +33,7 @@ from twolane.router.doors.http.head import (
     too_large,
 )
 from twolane.router.doors.http.lingering import Lingering
+from twolane.router.doors.http.reader_watch import ReaderWatch
 from twolane.rpc.peer import peer_of
 
 _END = b"\r\n\r\n"  # the end of a head, and of a chunked body
@@ -97,6 +96,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.peer = peer_of(self.client[0] if self.client else "")
         self._chunks = ChunkWriter(transport)
+        self._reader = ReaderWatch(transport, self._door.unread_s, self._end_unread)
         self._has_entered = self._room.try_enter(self)
         if not self._has_entered:
             transport.abort()
@@ -111,13 +111,18 @@ class Connection(HttpToolsProtocol):
             self._room.leave(self)
         if self._timer is not None:
             self._timer.cancel()
+        self._reader.stop()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._reader.start()
         self._chunks.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._reader.stop()
+        if self.cycle is not None and self.cycle.response_complete:
+            self._reader.start()  # of the rest
         self._chunks.resume()
 
     def shutdown(self) -> None:
@@ -175,8 +180,14 @@ class Connection(HttpToolsProtocol):
         elif self._phase is Phase.IDLE and not self._has_asked:
             within_s = self._door.head_timeout_s
             self._refuse(Refusal(408, f"no request has arrived within {within_s:g} s"))
+        elif self._phase is Phase.IDLE and self.transport.get_write_buffer_size():
+            self._wait_at_most(self._door.keep_alive_s)  # it reads its answer, or `_reader` ends it
         else:
             self.transport.abort()
+
+    def _end_unread(self) -> None:
+        self._room.count_refusal(408)
+        self.transport.abort()
 
     # Input
 
@@ -327,6 +338,8 @@ class Connection(HttpToolsProtocol):
     def _answer(self) -> None:
         self._phase = Phase.ANSWERED
         self._room.stop_waiting(self)
+        if not self.flow.write_paused:
+            self._reader.stop()
         super()._start_asgi_task(self.cycle, self.app)
 
     def _answer_unread(self) -> None:
@@ -339,6 +352,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
+        self._reader.start()
         if self.transport.is_closing() or self._phase is Phase.ENDING:
             return
         self._phase = Phase.IDLE
@@ -376,15 +390,4 @@ class Connection(HttpToolsProtocol):
         self._room.count_refusal(refusal.status)
         if self.cycle is not None:
             self.cycle.body.clear()
-        body = msgspec.json.encode(plain_error(refusal.status, refusal.message))
-        head = [
-            STATUS_LINE[refusal.status],
-            b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body),
-            f"{HEADER}: {refused_call_id(self.headers or ())}\r\n".encode(),
-            b"connection: close\r\n",
-        ]
-        more = ASK_FOR_KEY if refusal.status == 401 else {}
-        if refusal.retry_after_s is not None:
-            more = retry_after(refusal.retry_after_s)
-        head += [f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()]
-        self.transport.write(b"".join([*head, b"\r\n", body]))
+        self.transport.write(refusal_answer(refusal, self.headers or ()))

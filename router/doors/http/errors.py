@@ -8,12 +8,15 @@ import math
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from twolane import errors
-from twolane.router.doors.http.call_id import call_id_header
+from twolane.router.doors.http.call_id import HEADER, call_id_header, refused_call_id
+from twolane.router.doors.http.head import Headers, Refusal
 
 PATHS = (
     "there are POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health and, "
@@ -70,6 +73,23 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
     if isinstance(error, errors.UnauthenticatedError):
         headers |= ASK_FOR_KEY
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
+
+
+def refusal_answer(refusal: Refusal, headers: Headers) -> bytes:
+    """A whole answer, as a connection writes it before the application has begun; `headers` are the
+    request's, as far as they have arrived."""
+    more = ASK_FOR_KEY if refusal.status == 401 else {}
+    if refusal.retry_after_s is not None:
+        more = retry_after(refusal.retry_after_s)
+    body = msgspec.json.encode(plain_error(refusal.status, refusal.message))
+    head = [
+        STATUS_LINE[refusal.status],
+        b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body),
+        f"{HEADER}: {refused_call_id(headers)}\r\n".encode(),
+        b"connection: close\r\n",
+        *(f"{name.lower()}: {value}\r\n".encode() for name, value in more.items()),
+    ]
+    return b"".join([*head, b"\r\n", body])
 
 
 def too_many_requests(message: str, retry_after_s: float) -> Response:

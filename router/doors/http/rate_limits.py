@@ -27,7 +27,9 @@ def rate_limit_headers(levels: Iterable[Level]) -> dict[str, str]:
 
 def _span(seconds: float) -> str:
     """`6m0s`, `1.5s`, `20ms`, as OpenAI writes them."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes:.0f}m{rest:.0f}s" if minutes else f"{rest:.3g}s"
+    if (ms := round(seconds * 1000)) < 1000:
+        return f"{ms}ms"
+    if (tenths := round(seconds * 10)) < 600:
+        return f"{tenths / 10:g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"

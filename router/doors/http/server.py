@@ -89,6 +89,7 @@ class HttpServer:
                 backlog=_ACCEPTS_AT_ONCE,
             ),
             self._tls,
+            handshake_s=self._config.head_timeout_s,
         )
         self._serving = asyncio.create_task(self._server.serve([listener]), name="http-door")
         return port
@@ -128,9 +129,12 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, tls: ssl.SSLContext | None, *, handshake_s: float
+    ) -> None:
         super().__init__(config)
         self._tls = tls
+        self._handshake_s = handshake_s
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
@@ -151,11 +155,29 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # Replaces uvicorn's own context, which would never reread its files.
-        self.config.ssl = self._tls
-        await super().startup(sockets)
+        """As uvicorn's, with our context instead of one that would never reread its files, and a
+        bound for handshakes: a connection counts only after its own."""
+
+        def make() -> asyncio.Protocol:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        within_s = None if self._tls is None else self._handshake_s
+        loop = asyncio.get_running_loop()
+        self.servers = []
         for listener in sockets or []:
+            self.servers.append(
+                await loop.create_server(
+                    make,
+                    sock=listener,
+                    ssl=self._tls,
+                    backlog=self.config.backlog,
+                    ssl_handshake_timeout=within_s,
+                )
+            )
             listener.listen(_BACKLOG)
+        self.started = True
 
     async def close_listeners(self, until: float) -> None:
         """What the kernel has connected is accepted first: it would be reset. That ends at `until`,

@@ -163,3 +163,13 @@ def test_without_a_tolerance_of_zero_keda_sizes_sets_of_at_most_nine_pods() -> N
 def test_no_two_resources_of_a_kind_have_one_name(name: str) -> None:
     names = Counter((m["kind"], m["metadata"]["name"]) for m in rendered(name))
     assert [each for each, n in names.items() if n > 1] == []
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_with_tls_no_port_is_said_to_speak_plain_text(name: str) -> None:
+    values = values_of(name)
+    if values.get("tls", {}).get("mode", "secret") == "none":
+        pytest.skip("without TLS")
+    for service in of_kind("Service", name):
+        said = [port.get("appProtocol") for port in service["spec"]["ports"]]
+        assert "kubernetes.io/h2c" not in said

@@ -57,3 +57,11 @@ def test_events_that_do_not_match_are_not_said_never_to_have_happened(
 ) -> None:
     monkeypatch.setattr(AdminClient, "call", lambda *_, **__: admin_pb2.ListEventsResponse())
     assert run(door, line).output == f"{told}, as far as routers remember\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["scale decode=99999999999", "scale decode=1 --expect-revision 99999999999999999999"]
+)
+def test_a_number_too_large_for_a_message_is_refused_in_words(line: str) -> None:
+    done = CliRunner().invoke(app, [*line.split(), "--dry-run", "--endpoint", "unix:/nowhere"])
+    assert done.exit_code == 2, repr(done.exception)

@@ -159,7 +159,7 @@ def cancel_requests(
     Each ID is as in `show`.
     """
     with operator(endpoint) as admin:
-        found = [_find(admin, request_id).trace.request for request_id in request_ids]
+        found = [_only(request_id, _find(admin, request_id)) for request_id in request_ids]
         if not dry_run:
             named = ", ".join(_name(status) for status in found)
             confirm(f"these requests end, with CANCELLED: {named}", yes=yes)
@@ -203,6 +203,18 @@ def _find(admin: AdminClient, request_id: str) -> admin_pb2.GetRequestResponse:
             field="id",
         )
     return found
+
+
+def _only(request_id: str, found: admin_pb2.GetRequestResponse) -> cluster_pb2.RequestStatus:
+    """The one request that it names. Raises `InvalidRequestError` if others that still run fit."""
+    running = [its for its in (found.trace.request, *found.others) if not its.finish]
+    if len(running) < 2:
+        return found.trace.request
+    names = ", ".join(
+        f"{its.submission_id}{f' of tenant {its.tenant}' * bool(its.tenant)}" for its in running
+    )
+    text = f"{request_id!r} fits several: {names}; name one by its id"
+    raise InvalidRequestError(text, field="id")
 
 
 def _so_what(page: admin_pb2.ListRequestsResponse, *, ended: bool, is_filtered: bool) -> str:

@@ -15,6 +15,7 @@ from twolane.cli.ops.changing import change
 from twolane.cli.ops.events import Duration
 from twolane.cli.waiting import News
 from twolane.errors import InvalidParameterError
+from twolane.params import MAX_INT
 from twolane.v1 import acts_pb2, cluster_pb2
 
 _POLL_S = 0.2
@@ -31,7 +32,11 @@ _POLL_S = 0.2
     help="Remove the pin after this time.",
 )
 @click.option(
-    "--expect-revision", type=int, default=0, metavar="N", help="Refuse if sizes changed since."
+    "--expect-revision",
+    type=click.IntRange(0, MAX_INT),
+    default=0,
+    metavar="N",
+    help="Refuse if sizes changed since.",
 )
 @click.option("--wait", is_flag=True, help="Return when the pools have these sizes.")
 @click.option(
@@ -81,6 +86,8 @@ def _size(text: str) -> acts_pb2.PoolSize:
         raise InvalidParameterError("POOL=N", text, "like decode=3 or decode=auto")
     if n == "auto":
         return acts_pb2.PoolSize(pool=pool, auto=True)
+    if int(n) > MAX_INT:
+        raise InvalidParameterError("POOL=N", text, f"at most {MAX_INT} workers")
     return acts_pb2.PoolSize(pool=pool, workers=int(n))
 
 

@@ -159,12 +159,14 @@ def _check_prompt(
         )
     if kind == "text":
         if not request.text:
-            raise InvalidRequestError("text is empty; at least 1 character is needed", field="text")
-        _at_most("len(text) in bytes", len(request.text.encode()), limits.prompt_bytes)
+            raise InvalidRequestError(
+                "the prompt is empty; at least 1 character is needed", field="text"
+            )
+        _at_most("len(prompt) in bytes", len(request.text.encode()), limits.prompt_bytes)
         return
     messages = request.chat.messages
     if not messages:
-        raise InvalidRequestError("chat is empty; at least 1 message is needed", field="chat")
+        raise InvalidRequestError("the chat is empty; at least 1 message is needed", field="chat")
     _at_most("len(chat.messages)", len(messages), limits.chat_messages)
     for at, message in enumerate(messages):
         if not message.role:

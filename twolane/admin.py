@@ -15,6 +15,7 @@ import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -146,11 +147,18 @@ def only_socket(name: str = SOCKET_NAME) -> str:
             "no cluster of yours runs on this machine: start one with `twolane up`, or name an "
             "operator's socket, unix:PATH"
         )
-    listed = ", ".join(f"{UNIX}{path}" for path in found)
+    listed = "".join(f"\n  {UNIX}{path}  since {_since(path)}" for path in found)
     raise UnavailableError(
         f"several clusters of yours run here; name one with --endpoint (in Python "
-        f"endpoint=…): {listed}"
+        f"endpoint=…):{listed}"
     )
+
+
+def _since(path: Path) -> str:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M:%S")
+    except OSError:  # it has ended meanwhile
+        return "a while ago"
 
 
 def live_sockets(name: str = SOCKET_NAME) -> list[Path]:

@@ -61,8 +61,8 @@ def explain(
         return InvalidParameterError(
             "endpoint",
             endpoint,
-            "HOST:PORT here, as `twolane up` shows it: this socket is for operators and has only "
-            "status and drain",
+            "HOST:PORT here, as `twolane up` shows it: this socket is for operators' commands, and "
+            "answers no prompts",
         )
     if isinstance(ours, UnavailableError | UnimplementedError) and _is_foreign(ours.message):
         if "http1.x" in why:

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
+from twolane.rpc.listen import host_of, is_local, is_unspecified
 
 _STYLE = {
     Kind.STARTED: "green",
@@ -38,6 +39,7 @@ class Progress:
         self._cluster = cluster
         self._clock = clock
         self._start_s = clock()
+        self._is_ready = False
         console.print(f"{_headline(cluster)}; logs in {log_dir}", soft_wrap=True)
 
     def __call__(self, event: Event) -> None:
@@ -45,10 +47,17 @@ class Progress:
         match event.kind:
             case Kind.READY:
                 self._ready(event, after_s)
+            case Kind.STOPPING if self._is_ready:
+                within_s = self._cluster.timing.stop_grace_s
+                self._console.print(
+                    f"{after_s:7.1f} s  stopping   running answers have {within_s:g} s; "
+                    "Ctrl-C ends them at once",
+                    soft_wrap=True,
+                )
             case Kind.STOPPING | Kind.STOPPED:
                 self._console.print(f"{after_s:7.1f} s  {event.kind.value}")
             case _:
-                style, facts = _STYLE.get(event.kind, "default"), escape(_facts(event))
+                style, facts = _STYLE.get(event.kind, "default"), escape(self._facts(event))
                 name = f"{event.name:<13}" if facts else event.name
                 self._console.print(
                     f"{after_s:7.1f} s  [{style}]{event.kind.value:<10}[/] [bold]{name}[/]"
@@ -57,9 +66,13 @@ class Progress:
                 )
 
     def _ready(self, event: Event, after_s: float) -> None:
-        name, endpoint = self._cluster.model.name, event.endpoint
+        self._is_ready = True
+        name, endpoint = self._cluster.model.name, _dialled(event.endpoint)
         at = "" if endpoint.endswith(":7200") else f" --endpoint {shlex.quote(endpoint)}"
-        http = f", OpenAI's way at [bold]http://{event.http}/v1[/]" if event.http else ""
+        tls = self._cluster.tls
+        if tls is not None and not is_local(host_of(event.endpoint)):
+            at += f" --ca {shlex.quote(str(tls.ca))} --cert CLIENT.crt --key CLIENT.key"
+        http = f", OpenAI's way at [bold]{self._url(event.http)}/v1[/]" if event.http else ""
         hints = (
             f'    twolane generate "Once upon a time"{at}\n    twolane chat{at}\n'
             if (self._cluster.model.model_dir / "tokenizer.json").exists()
@@ -73,6 +86,17 @@ class Progress:
             f"    twolane status{'' if not at else f' --endpoint {shlex.quote(event.admin)}'}\n",
             soft_wrap=True,
         )
+
+    def _facts(self, event: Event) -> str:
+        pid = f"pid {event.pid}" if event.pid else ""
+        metrics = f"{self._url(event.metrics)}/metrics" if event.metrics else ""
+        http = f"{self._url(event.http)}/v1" if event.http else ""
+        facts = [event.endpoint, http, pid, metrics, event.text]
+        return "  ".join(fact for fact in facts if fact)
+
+    def _url(self, address: str) -> str:
+        has_tls = self._cluster.tls is not None and not is_local(host_of(address))
+        return f"http{'s' * has_tls}://{_dialled(address)}"
 
 
 def _headline(cluster: ClusterSpec) -> str:
@@ -95,9 +119,7 @@ def _pool(pool: PoolSpec) -> str:
     return pool.name if not alone or pool.name in pool.roles else f"{pool.name} ({pool.roles[0]})"
 
 
-def _facts(event: Event) -> str:
-    pid = f"pid {event.pid}" if event.pid else ""
-    metrics = f"http://{event.metrics}/metrics" if event.metrics else ""
-    http = f"http://{event.http}/v1" if event.http else ""
-    facts = [event.endpoint, http, pid, metrics, event.text]
-    return "  ".join(fact for fact in facts if fact)
+def _dialled(address: str) -> str:
+    """The address as clients here dial it: 0.0.0.0 is this machine."""
+    host, _, port = address.rpartition(":")
+    return f"localhost:{port}" if is_unspecified(host) else address

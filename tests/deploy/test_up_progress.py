@@ -11,6 +11,7 @@ from twolane.deploy.bundled import model_path
 from twolane.deploy.cli.progress import Progress
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.spec.cluster_spec import ClusterSpec
+from twolane.security.tls import TlsFiles
 
 
 def shown_when_ready(model_dir: Path, host: str = "127.0.0.1") -> str:
@@ -58,3 +59,25 @@ def test_a_model_without_a_tokenizer_is_offered_token_ids_alone(tmp_path: Path) 
     assert "twolane generate --token-ids 1,2,3 --endpoint 127.0.0.1:7300" in shown
     assert "Once upon" not in shown
     assert "chat" not in shown
+
+
+def test_with_tls_what_is_shown_names_files_and_an_address_that_can_be_dialled() -> None:
+    out = StringIO()
+    model = model_with(model_dir=str(model_path()), name="m")
+    files = TlsFiles(Path("/c/ca.crt"), Path("/c/router-0.crt"), Path("/c/router-0.key"))
+    cluster = replace(cluster_with(model, prefill=1), tls=files)
+    progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
+    progress(Event(kind=Kind.READY, endpoint="0.0.0.0:7300", http="0.0.0.0:7302"))
+    shown = out.getvalue()
+    assert "https://localhost:7302/v1" in shown
+    named = "--endpoint localhost:7300 --ca /c/ca.crt --cert CLIENT.crt --key CLIENT.key"
+    assert f"twolane chat {named}" in shown
+
+
+def test_a_stop_tells_how_long_running_answers_have() -> None:
+    out = StringIO()
+    cluster = cluster_with(model_with(model_dir="", name="m"), prefill=1)
+    progress = Progress(Console(file=out, highlight=False), cluster, Path("/logs"))
+    progress(Event(kind=Kind.READY, endpoint="127.0.0.1:7300"))
+    progress(Event(kind=Kind.STOPPING))
+    assert "stopping   running answers have 5 s" in out.getvalue()

@@ -215,10 +215,12 @@ def test_without_an_endpoint_the_operators_socket_of_this_machine_is_taken(
     (folder / "twolane-3-live" / "admin.sock").symlink_to(path)
     result = run("status")
     assert result.exit_code == 3
-    assert (
-        "several clusters of yours run here; name one with --endpoint (in Python endpoint=…): unix:"
-        in result.stderr
+    first, *listed = result.stderr.splitlines()
+    assert first.endswith(
+        "several clusters of yours run here; name one with --endpoint (in Python endpoint=…):"
     )
+    socket_path = f"unix:{folder}/twolane-2-live/admin.sock"
+    assert re.fullmatch(rf"  {socket_path}  since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d", listed[0])
 
 
 def test_chat_keeps_the_conversation_and_survives_a_refusal(door: Door) -> None:

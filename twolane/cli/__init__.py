@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 HELP = """\
@@ -44,6 +45,7 @@ Usage: twolane COMMAND [ARGUMENTS]
 
 def main() -> None:
     """The entry point of the console script."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # else its own lines stand before our errors
     try:
         from twolane.cli.app import run
     except ModuleNotFoundError as error:

@@ -77,7 +77,7 @@ def issue(
         made = library.issue(directory.expanduser(), identities, hosts=hosts, days=days)
     _show(made, as_json)
     if not as_json:
-        _next(_use(made[0]), None)
+        _tell_use(made)
 
 
 @certs.command()
@@ -222,17 +222,22 @@ def _asked(made: Requested) -> dict[str, Any]:
     }
 
 
-def _use(issued: Issued) -> list[str]:
-    """The command that uses the certificate."""
+def _tell_use(made: Sequence[Issued]) -> None:
+    """Print the command that uses a router's certificate or a person's, or where those of several
+    machines belong."""
+    kinds = {each.identity.partition("/")[0] for each in made}
+    issued = next((each for each in made if each.identity.startswith("router/")), made[0])
     files = [str(issued.cert.with_name("ca.crt")), str(issued.cert), str(issued.key)]
-    kind = issued.identity.partition("/")[0]
-    if kind in ("operator", "viewer", "client"):
-        command = ["twolane", "models" if kind == "client" else "status"]
-        options = ["--ca", "--cert", "--key"]
-    else:
+    if "router" in kinds and kinds <= {"router", "worker"}:
         command = ["twolane", "up", "--host", "0.0.0.0"]
         options = ["--tls-ca", "--tls-cert", "--tls-key"]
-    return command + [part for pair in zip(options, files, strict=True) for part in pair]
+    elif kinds <= {"operator", "viewer", "client"}:
+        command = ["twolane", "models" if issued.identity.startswith("client/") else "status"]
+        options = ["--ca", "--cert", "--key"]
+    else:
+        click.echo("next: copy ca.crt, and each certificate with its key, to its process's host")
+        return
+    _next(command + [part for pair in zip(options, files, strict=True) for part in pair], None)
 
 
 def _next(command: Sequence[str], directory: Path | None) -> None:

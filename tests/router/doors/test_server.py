@@ -82,7 +82,7 @@ BAD = [
     ("no ids", message([]), CODE.INVALID_ARGUMENT, "token_ids"),
     ("empty text", message(""), CODE.INVALID_ARGUMENT, "text"),
     ("oversized prompt", message([1] * 3001), CODE.INVALID_ARGUMENT, "len(prompt tokens)"),
-    ("oversized text", message("x" * 1001), CODE.INVALID_ARGUMENT, "len(text) in bytes"),
+    ("oversized text", message("x" * 1001), CODE.INVALID_ARGUMENT, "len(prompt) in bytes"),
     ("longer than the context", message([1] * 2048), CODE.INVALID_ARGUMENT, "prompt"),
     (
         "more than the context",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -41,6 +43,21 @@ def test_where_nobody_answers_there_is_no_bundle(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert (done.exit_code, file.exists()) == (3, False)
     assert done.stderr.startswith("Error: no cluster answers at unix:")
+
+
+def test_a_full_disk_is_told_in_one_line_and_no_part_is_left(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "b.tar.gz"
+
+    def write(self: Path, data: bytes) -> None:
+        self.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    done = CliRunner().invoke(app, ["bundle", str(file), "--endpoint", door.admin])
+    assert (done.exit_code, file.exists()) == (1, False)
+    assert done.stderr == f"Error: cannot write {file}: No space left on device\n"
 
 
 def test_keys_are_redacted_and_counts_of_tokens_are_not() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,13 @@ def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
         raise failed["status"]
     missing = {name: error.message for name, error in failed.items()}
     found["about"] = {"twolane": __version__, "made_at": time.time(), "missing": missing}
-    with tarfile.open(file, "w:gz") as archive:
-        for name, part in found.items():
-            raw = json.dumps(redacted(part), indent=1).encode()
-            info = tarfile.TarInfo(f"twolane-bundle/{name}.json")
-            info.size, info.mtime, info.mode = len(raw), int(time.time()), 0o600
-            archive.addfile(info, io.BytesIO(raw))
+    try:
+        file.write_bytes(_archive(found))
+    except OSError as error:
+        if error.filename is not None:  # it could not be opened
+            raise
+        file.unlink()  # the disk is full: a part of the bundle is of no use
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
     file.chmod(0o600)
     if as_json:
         parts = [name for name in found if name not in missing]
@@ -74,6 +76,17 @@ def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
     click.echo(f"{file}: {count(len(found) - len(missing), 'part')}")
     for name, why in missing.items():
         click.echo(f"missing: {name} ({why})")
+
+
+def _archive(found: Mapping[str, Any]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, part in found.items():
+            raw = json.dumps(redacted(part), indent=1).encode()
+            info = tarfile.TarInfo(f"twolane-bundle/{name}.json")
+            info.size, info.mtime, info.mode = len(raw), int(time.time()), 0o600
+            archive.addfile(info, io.BytesIO(raw))
+    return packed.getvalue()
 
 
 def redacted(value: Any) -> Any:

@@ -139,7 +139,7 @@ class HttpConfig:
     body_timeout_s: float = 30.0  # from a request's head to the end of its body
     prompts: int = 128  # of one HTTP request; each is a separate request at the router
     keep_alive_s: float = 75.0  # idle connections are closed after so long
-    unread_s: float = 60.0  # connections whose client takes no byte of an answer are closed
+    unread_s: float = 60.0  # after so long, to twice that, without a byte of its answer taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

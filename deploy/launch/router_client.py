@@ -139,7 +139,8 @@ class RouterClient:
             self._lost_at = None
         elif error is not None and self._lost_at is None:
             self._lost_at = now
-            code, said = error.code().name, (error.details() or "").rpartition(": ")[2]
+            code, details = error.code().name, error.details() or ""
+            said = details.rpartition(": ")[2] or details
             since = time.strftime("%H:%M:%S")
             log.warning("%s does not answer since %s: %s: %s", self.name, since, code, said)
 

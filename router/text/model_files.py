@@ -87,7 +87,7 @@ def chat_template(directory: Path, config: Mapping[str, Any]) -> ChatTemplate:
             by_name = {str(entry["name"]): entry["template"] for entry in source}
         except (TypeError, KeyError) as error:
             raise NoTemplateError(
-                "its chat templates are no objects of a name and a template"
+                "its chat templates are not objects with a name and a template"
             ) from error
         if "default" not in by_name:
             names = ", ".join(by_name)

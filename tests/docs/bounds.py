@@ -146,7 +146,7 @@ SECTIONS = (
                 "body_timeout_s": Row("from head to the end of the body", "", "408"),
                 "prompts": Row("prompts of one completion", "", "InvalidRequestError"),
                 "keep_alive_s": Row("an idle connection", "", "closed"),
-                "unread_s": Row("a client that takes no byte of its answer", "", "closed"),
+                "unread_s": Row("no byte taken of an answer (to twice that)", "", "closed"),
             },
             GrpcDoorConfig: {
                 "connections": Row(f"gRPC {_ALL}", "", "closed"),

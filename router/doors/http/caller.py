@@ -70,8 +70,8 @@ def refusal_of_caller(
 
 
 def _is_rebound(origin: str, transport: asyncio.Transport) -> bool:
-    """Whether a page of another site asks at the loopback: its name resolves to this machine by
-    now. To the browser that is one origin, so that the content type does not keep it out."""
+    """Whether a page of another site asks at the loopback: its name now resolves to this machine.
+    To the browser that is one origin, so that the content type does not keep it out."""
     try:
         page = urlsplit(origin).hostname or ""
     except ValueError:

@@ -115,14 +115,10 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reader.start()
         self._chunks.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reader.stop()
-        if self.cycle is not None and self.cycle.response_complete:
-            self._reader.start()  # of the rest
         self._chunks.resume()
 
     def shutdown(self) -> None:
@@ -180,7 +176,7 @@ class Connection(HttpToolsProtocol):
         elif self._phase is Phase.IDLE and not self._has_asked:
             within_s = self._door.head_timeout_s
             self._refuse(Refusal(408, f"no request has arrived within {within_s:g} s"))
-        elif self._phase is Phase.IDLE and self.transport.get_write_buffer_size():
+        elif self._phase is Phase.IDLE and self._reader.has_unread:
             self._wait_at_most(self._door.keep_alive_s)  # it reads its answer, or `_reader` ends it
         else:
             self.transport.abort()
@@ -338,8 +334,7 @@ class Connection(HttpToolsProtocol):
     def _answer(self) -> None:
         self._phase = Phase.ANSWERED
         self._room.stop_waiting(self)
-        if not self.flow.write_paused:
-            self._reader.stop()
+        self._reader.begin()
         super()._start_asgi_task(self.cycle, self.app)
 
     def _answer_unread(self) -> None:
@@ -352,7 +347,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
-        self._reader.start()
+        self._reader.end()
         if self.transport.is_closing() or self._phase is Phase.ENDING:
             return
         self._phase = Phase.IDLE

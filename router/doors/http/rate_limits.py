@@ -2,7 +2,7 @@
 
 x-ratelimit-limit-tokens: 60000
 x-ratelimit-remaining-tokens: 58312
-x-ratelimit-reset-tokens: 1.688s        until all of it is available again
+x-ratelimit-reset-tokens: 1.7s          until all of it is available again
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from twolane.router.tenants.accounts import Level
 
 _SHOWN = frozenset({"requests", "tokens"})
+_MOST_S = 1e9  # shown
 
 
 def rate_limit_headers(levels: Iterable[Level]) -> dict[str, str]:
@@ -27,6 +28,7 @@ def rate_limit_headers(levels: Iterable[Level]) -> dict[str, str]:
 
 def _span(seconds: float) -> str:
     """`6m0s`, `1.5s`, `20ms`, as OpenAI writes them."""
+    seconds = min(seconds, _MOST_S)
     if (ms := round(seconds * 1000)) < 1000:
         return f"{ms}ms"
     if (tenths := round(seconds * 10)) < 600:

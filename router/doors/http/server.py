@@ -22,11 +22,13 @@ from twolane.router.doors.http.connection import Connection
 from twolane.router.doors.http.connection_budget import ConnectionBudget
 
 # Accepted connections inherit these from the listener. A client whose machine has vanished is
-# detected after 10 + 3 seconds, as at the gRPC door. Nagle's algorithm is off: asyncio turns it off
-# only for sockets that name TCP as their protocol, which create_server's do not, and with it a
-# first event would wait 40 ms for the client's delayed acknowledgement of the head. Data that a
-# client does not read waits in the kernel up to SO_SNDBUF (twice that, as Linux counts) instead of
-# the usual 4 MiB, and then here, where it is counted (`twolane.router.requests.slow_readers`).
+# detected after 10 + 3 seconds, as at the gRPC door; while it has something to acknowledge, after
+# `unread_s` to twice that (TCP_USER_TIMEOUT would also end clients that read slowly). Nagle's
+# algorithm is off: asyncio turns it off only for sockets that name TCP as their protocol, which
+# create_server's do not, and with it a first event would wait 40 ms for the client's delayed
+# acknowledgement of the head. Data that a client does not read waits in the kernel up to SO_SNDBUF
+# (twice that, as Linux counts) instead of the usual 4 MiB, and then here, where it is counted
+# (`twolane.router.requests.slow_readers`).
 _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.SOL_SOCKET, "SO_SNDBUF", 131_072),
@@ -34,7 +36,6 @@ _OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 10),
     (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 13_000),
 )
 _LAST_WORDS_S = 1.0
 _DATE_S = 1.0  # how often the header `date` is made anew

@@ -117,7 +117,7 @@ async def test_a_process_that_cannot_start_freezes_nothing() -> None:
 async def test_no_landing_outlives_a_worker_that_cannot_be_composed() -> None:
     settings = WorkerSettings(decode_rows=1 << 21, step_tokens=1 << 22)
     before = {*threading.enumerate()}
-    with pytest.raises(StartError, match="this engine takes at most 1048576 rows a step"):
+    with pytest.raises(StartError, match="this engine takes at most 1048575 beside a prompt"):
         async with serving(replace(WORKER, roles=("decode",), settings=settings)):
             pass
     assert "landing" not in {thread.name for thread in {*threading.enumerate()} - before}

@@ -1,9 +1,7 @@
-"""A client of the HTTP door that reads nothing does not hold its place for ever; one that reads
-slowly gets its answer whole."""
+"""A client of the HTTP door that reads nothing does not hold its place for ever."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from typing import Any
 
@@ -63,36 +61,13 @@ async def test_streams_that_nobody_reads_leave_their_places() -> None:
 )
 async def test_whole_answers_that_nobody_reads_are_closed(headers: str, version: str) -> None:
     """Both connections count as being answered, and give way to nobody."""
-    fields = {"prompt": [[1]] * 16, "max_tokens": 900, "logprobs": 20}
+    fields = {"prompt": [[1]] * 6, "max_tokens": 900, "logprobs": 20}
     place = door(keep_alive_s=0.5, connections=2, head_timeout_s=0.5)
     async with http_cluster(server_config=place, step_s=0.001) as (_, server, _):
         held = [ask(server.http_port, fields, headers, version) for _ in range(2)]
-        await until(lambda: server.router.status().counters["finished"] == 32)
+        await until(lambda: server.router.status().counters["finished"] == 12)
         try:
             await until(lambda: n_open(server) == 0, "both are closed", within_s=10.0)
         finally:
             for each in held:
                 each.close()
-
-
-async def test_a_whole_answer_that_is_read_slowly_arrives_whole() -> None:
-    """It takes longer than an idle connection may last, but its client reads all the time."""
-    fields = {"prompt": [[1]] * 16, "max_tokens": 900, "logprobs": 20}
-    async with http_cluster(server_config=door(5.0, keep_alive_s=1.0), step_s=0.001) as its:
-        sock = ask(its[1].http_port, fields)
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        got = b""
-        while b"\r\n\r\n" not in got:
-            got += await loop.sock_recv(sock, 2048)
-        head, _, body = got.partition(b"\r\n\r\n")
-        n = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        n_body, began = len(body), loop.time()
-        while n_body < n:
-            data = await loop.sock_recv(sock, 4_096)
-            if not data:
-                break
-            n_body += len(data)
-            await asyncio.sleep(0.02)
-        sock.close()
-        assert n_body == n, f"cut after {n_body} of {n} bytes and {loop.time() - began:.1f} s"

@@ -127,8 +127,8 @@ def test_json_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
     [
         ("a\n{% for m in messages %}", "line 2 of the model's chat template is wrong: .*endfor"),
         ([{"name": "rag", "template": "x"}], "its chat templates are called rag; none is the def"),
-        (["rag"], "its chat templates are no objects of a name and a template"),
-        ([{"name": "default"}], "its chat templates are no objects of a name and a template"),
+        (["rag"], "its chat templates are not objects with a name and a template"),
+        ([{"name": "default"}], "its chat templates are not objects with a name and a template"),
         (7, "chat_template is int, not text"),
     ],
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -49,14 +49,18 @@ def test_a_full_disk_is_told_in_one_line_and_no_part_is_left(
     door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "b.tar.gz"
+    file.write_bytes(b"an older one")
+    full = os.open("/dev/full", os.O_WRONLY)  # each write to it finds no space
 
-    def write(self: Path, data: bytes) -> None:
-        self.touch()
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def make(dir: Path, prefix: str) -> tuple[int, str]:
+        part = dir / f"{prefix}x"
+        part.touch()
+        return full, str(part)
 
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(tempfile, "mkstemp", make)
     done = CliRunner().invoke(app, ["bundle", str(file), "--endpoint", door.admin])
-    assert (done.exit_code, file.exists()) == (1, False)
+    assert (done.exit_code, [*tmp_path.iterdir()]) == (1, [file])
+    assert file.read_bytes() == b"an older one"
     assert done.stderr == f"Error: cannot write {file}: No space left on device\n"
 
 

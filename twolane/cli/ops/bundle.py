@@ -6,6 +6,7 @@ import io
 import json
 import re
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,14 +61,7 @@ def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
         raise failed["status"]
     missing = {name: error.message for name, error in failed.items()}
     found["about"] = {"twolane": __version__, "made_at": time.time(), "missing": missing}
-    try:
-        file.write_bytes(_archive(found))
-    except OSError as error:
-        if error.filename is not None:  # it could not be opened
-            raise
-        file.unlink()  # the disk is full: a part of the bundle is of no use
-        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
-    file.chmod(0o600)
+    _write(file, _archive(found))
     if as_json:
         parts = [name for name in found if name not in missing]
         its = {"file": str(file), "parts": parts, "missing": missing}
@@ -76,6 +70,24 @@ def bundle(file: Path, *, as_json: bool, endpoint: str | None) -> None:
     click.echo(f"{file}: {count(len(found) - len(missing), 'part')}")
     for name, why in missing.items():
         click.echo(f"missing: {name} ({why})")
+
+
+def _write(file: Path, content: bytes) -> None:
+    """Write all of it, for the owner alone, or leave what was there."""
+    if file.exists() and not file.is_file():
+        raise click.ClickException(f"{file} is not a regular file")
+    try:
+        handle, part = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    except OSError as error:
+        error.filename = str(file)
+        raise
+    try:
+        with open(handle, "wb") as stream:
+            stream.write(content)
+        Path(part).replace(file)
+    except OSError as error:
+        Path(part).unlink()
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error
 
 
 def _archive(found: Mapping[str, Any]) -> bytes:

@@ -209,7 +209,7 @@ def _only(request_id: str, found: admin_pb2.GetRequestResponse) -> cluster_pb2.R
     """The one request that it names. Raises `InvalidRequestError` if others that still run fit."""
     running = [its for its in (found.trace.request, *found.others) if not its.finish]
     if len(running) < 2:
-        return found.trace.request
+        return running[0] if running else found.trace.request
     names = ", ".join(
         f"{its.submission_id}{f' of tenant {its.tenant}' * bool(its.tenant)}" for its in running
     )

@@ -27,25 +27,35 @@ from twolane.testing import LocalCluster, start_local
 PICTURE = Path(__file__).parents[3] / "docs" / "dashboard.png"
 STOPPED_AT_S, BACK_AT_S, KILLED_AT_S, RUN_S = 15, 30, 45, 60
 _COLUMNS = 3
+_UNITS = {"s": "s", "Bps": "bytes/s", "reqps": "requests/s", "percentunit": "share", "short": ""}
 
 
 def draw(scraper: Prometheus, since: float) -> None:
-    """Draw all panels, from the Unix time `since` until now."""
+    """Draw all panels, from the Unix time `since` until now. What is 0 all the time is left out,
+    unless all of a panel is."""
     panels = [panel for row in ROWS.values() for panel in row]
     lines = -(-len(panels) // _COLUMNS)
-    figure, axes = plt.subplots(lines, _COLUMNS, figsize=(15, 2.6 * lines), layout="constrained")
+    figure, axes = plt.subplots(lines, _COLUMNS, figsize=(18, 2.4 * lines), layout="constrained")
+    figure.supxlabel("seconds", fontsize=10)
     for panel, place in zip(panels, axes.flat, strict=True):
-        place.set_title(f"{panel.title} ({panel.unit})", fontsize=9, loc="left")
-        place.tick_params(labelsize=7)
+        unit = _UNITS[panel.unit]
+        place.set_title(f"{panel.title}, {unit}" if unit else panel.title, fontsize=10, loc="left")
+        place.tick_params(labelsize=8)
+        drawn = []
         for query in panel.queries:
             for series in scraper.query_range(query.expression, since):
                 name = query.legend
                 for label in re.findall(r"{{(\w+)}}", name):
                     name = name.replace(f"{{{{{label}}}}}", series["metric"].get(label, ""))
                 points = [(float(at) - since, float(y)) for at, y in series["values"]]
-                place.plot(*zip(*points, strict=True), label=name, linewidth=1)
+                drawn.append((name, points))
+        moving = [each for each in drawn if any(y for _, y in each[1])]
+        for name, points in moving or drawn:
+            place.plot(*zip(*points, strict=True), label=name, linewidth=1.2)
         place.set_ylim(bottom=0)
-        place.legend(fontsize=6, loc="upper left")
+        place.set_xlim(0, RUN_S)
+        place.grid(alpha=0.3)
+        place.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     figure.savefig(PICTURE, dpi=80)
 
 

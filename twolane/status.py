@@ -285,6 +285,13 @@ class ClusterStatus:
     hosts: tuple[HostInfo, ...] = ()  # only if agents run the processes
     routers: tuple[RouterInfo, ...] = ()  # all of the cluster; the one that answers comes first
     store: StoreInfo | None = None  # None: the cluster has no store
+    http_tls: bool = False  # the router's HTTP door speaks TLS
+
+    @property
+    def http_url(self) -> str:
+        """The router's HTTP door as a URL, without a path; empty if it has none."""
+        scheme = "https" if self.http_tls else "http"
+        return f"{scheme}://{self.http_endpoint}" if self.http_endpoint else ""
 
     @classmethod
     def from_proto(cls, message: cluster_pb2.GetClusterStatusResponse) -> ClusterStatus:
@@ -296,6 +303,7 @@ class ClusterStatus:
             requests_by_state=MappingProxyType(dict(message.requests_by_state)),
             counters=MappingProxyType(dict(message.counters)),
             http_endpoint=message.http_endpoint,
+            http_tls=message.http_tls,
             insecure_listeners=tuple(message.insecure_listeners),
             metrics_endpoint=message.metrics_endpoint,
             tenants=tuple(TenantInfo.from_proto(tenant) for tenant in message.tenants),

@@ -305,18 +305,12 @@ class RouterSettings:
         "[default: $OTEL_EXPORTER_OTLP_ENDPOINT, or none]",
         metavar="URL",
     )
-    max_prompt_tokens: int | None = option(
-        None, "Longer prompts are refused.", least=1, is_live=True
+    max_prompt_tokens: int = option(131_072, "Longer prompts are refused.", least=1, is_live=True)
+    max_output_tokens: int = option(
+        131_072, "Longest answer; more max_tokens are refused.", least=1, is_live=True
     )
-    max_output_tokens: int | None = option(
-        None, "Longest answer; more max_tokens are refused.", least=1, is_live=True
-    )
-    max_queued: int | None = option(
-        None, "Requests that may wait at the router.", least=1, is_live=True
-    )
-    growth_tokens: int | None = option(
-        None, "Tokens that each answer reserves.", least=1, is_live=True
-    )
+    max_queued: int = option(1024, "Requests that may wait at the router.", least=1, is_live=True)
+    growth_tokens: int = option(64, "Tokens that each answer reserves.", least=1, is_live=True)
     beside_rows_s: float | None = option(
         None,
         "Beside workers that only prefill, one with both roles takes a prompt that costs its "

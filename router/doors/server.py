@@ -246,6 +246,7 @@ class RouterServer:
         """This router's complete status, for operators."""
         status = self.router.status(with_requests=with_requests)
         status.http_endpoint = self.http_address
+        status.http_tls = self._http_scheme() == "https"
         status.metrics_endpoint = self.metrics_address
         status.insecure_listeners.extend(self.gates.insecure_listeners())
         return status

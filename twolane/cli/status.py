@@ -114,7 +114,7 @@ def render(status: ClusterStatus, *, with_gone: bool = False) -> RenderableType:
     counted = sorted((name, n) for name, n in status.counters.items() if n)
     # late messages of ended requests are not worth a line; --json has them
     counters = "  ".join(f"{name} {n}" for name, n in counted if not name.startswith("dropped."))
-    http = f" · http://{status.http_endpoint}/v1" if status.http_endpoint else ""
+    http = f" · {status.http_url}/v1" if status.http_url else ""
     head = Text(f"{status.router_id} · up {status.uptime_s:.0f} s{http}", style="bold")
     shown = [worker for worker in status.workers if with_gone or worker.state != "gone"]
     workers = sorted(shown, key=lambda worker: worker.worker_id)

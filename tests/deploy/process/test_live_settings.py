@@ -75,7 +75,7 @@ def test_fields_tell_where_a_value_is_from_and_no_secret() -> None:
     assert fields["router.max_prompt_tokens"].value == "100"
     assert fields["router.max_queued"].source == "file"
     assert fields["router.growth_tokens"].source == "default"
-    assert fields["router.growth_tokens"].value == "null"
+    assert fields["router.growth_tokens"].value == "64"
     assert json.loads(fields["router.store"].value) == "(secret)"
     assert not any("password" in str(its) for its in fields.values())
 

@@ -32,7 +32,7 @@ class ScriptedSettings:
                 name="router.port", value="7300", default="7200", source="file"
             ),
             cluster_pb2.ConfigField(
-                name="router.max_queued", value="2000", default="null", live=True, source="operator"
+                name="router.max_queued", value="2000", default="1024", live=True, source="operator"
             ),
             cluster_pb2.ConfigField(
                 name="scaler.budget", value="8", default="null", live=True, source="file"
@@ -40,7 +40,7 @@ class ScriptedSettings:
         ]
         found[0].source = "default"
         if self.is_broken:
-            found[2].differs["router-1"] = "null"
+            found[2].differs["router-1"] = "1024"
         if self.is_new:
             found.pop()
         found = [its for its in found if its.name.startswith(tuple(request.names or [""]))]

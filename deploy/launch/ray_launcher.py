@@ -27,10 +27,11 @@ from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.v1 import acts_pb2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Started:
     actor: Any
     process: HostProcess  # the actor's
+    has_stopped: bool = False  # in order: what is killed then serves nothing any more
 
 
 class RayLauncher:
@@ -69,7 +70,10 @@ class RayLauncher:
 
     async def wait_exit(self, handle: Handle) -> str:
         its = self._its(handle)
-        return "was replaced" if its is None else await its.process.wait()
+        if its is None:
+            return "was replaced"
+        how = await its.process.wait()
+        return "stopped" if its.has_stopped else how
 
     async def fence(self, handle: Handle) -> None:
         its = self._its(handle)
@@ -84,6 +88,7 @@ class RayLauncher:
             with contextlib.suppress(TimeoutError, StartError):  # dead or too slow: killed below
                 async with asyncio.timeout(grace_s):
                     await _call(its.actor.stop.remote(), handle.name, self._log_of(handle.name))
+                    its.has_stopped = True
         await its.process.kill()
 
     async def read_log(self, request: acts_pb2.ReadLogRequest) -> acts_pb2.ReadLogResponse:

@@ -98,6 +98,16 @@ async def test_an_actor_that_dies_while_it_is_stopped_has_stopped(launcher: RayL
     assert not is_alive(handle.pid)
 
 
+async def test_an_actor_that_stops_in_order_is_not_told_as_killed(
+    launcher: RayLauncher, actors: Actors
+) -> None:
+    handle = await started(launcher)
+    actors.made[0].stop = Method(lambda: None)
+    await launcher.stop(handle, grace_s=60)
+    assert await launcher.wait_exit(handle) == "stopped"
+    assert not is_alive(handle.pid)
+
+
 async def test_all_that_wait_for_an_end_hear_how_it_was(
     launcher: RayLauncher, actors: Actors, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,13 @@ from bisect import bisect_left
 
 import torch
 
-from twolane.engine.kernels.attention.decode_plan import DecodePlan, allocate_plan, items_for
+from twolane.engine.kernels.attention.decode_plan import (
+    DecodePlan,
+    Partials,
+    allocate_partials,
+    allocate_plan,
+    items_for,
+)
 from twolane.engine.kernels.launch import card_of
 from twolane.engine.model_files.architecture import Architecture
 
@@ -43,7 +49,9 @@ def prompt_bucket_for(tokens: int, most: int, *, exact: bool) -> int | None:
 
 
 class DecodePlans:
-    """One plan per bucket and window, allocated on first use and kept."""
+    """One plan per bucket and window, allocated on first use and kept. They share the memory of
+    partial answers, which in exact mode is as large as the longest context of all rows: so all
+    plans must be used on one stream."""
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class DecodePlans:
         self._table_pages = table_pages
         self._device = device
         self._plans: dict[tuple[int, int], DecodePlan] = {}
+        self._partials: Partials | None = None  # of the largest plan so far
         card = card_of(device)
         self._cores = 1 if card is None else card.cores
         self._fixed_pages = max(1, EXACT_ITEM_TOKENS // page_tokens) if exact else 0
@@ -76,17 +85,32 @@ class DecodePlans:
         bucket = bucket_for(rows)
         found = self._plans.get((bucket, window))
         if found is None:
-            arch = self._arch
+            arch, max_items = self._arch, self._items(bucket)
             found = self._plans[bucket, window] = allocate_plan(
                 bucket,
-                max_items=self._items(bucket),
+                max_items=max_items,
                 kv_heads=arch.kv_heads,
                 group=arch.group,
                 head_dim=arch.head_dim,
                 device=self._device,
                 fixed_pages=self._fixed_pages,
+                partials=self._partials_for(max_items),
             )
         return found
+
+    def _partials_for(self, max_items: int) -> Partials:
+        """Enough for that many items. Graphs keep the addresses of smaller ones, and their plans
+        the memory."""
+        if self._partials is None or len(self._partials) < max_items:
+            arch = self._arch
+            self._partials = allocate_partials(
+                max_items,
+                kv_heads=arch.kv_heads,
+                group=arch.group,
+                head_dim=arch.head_dim,
+                device=self._device,
+            )
+        return self._partials
 
     def _items(self, rows: int) -> int:
         """The most items of a plan for that many rows' bucket."""

@@ -90,6 +90,18 @@ def _plan_kernel(
 
 
 @dataclass(frozen=True, slots=True)
+class Partials:
+    """The answers of items, for one layer at a time, and their log-sum-exps. A launch reads only
+    what it has written itself, so all plans of one stream may share them."""
+
+    out: torch.Tensor  # [items, kv_heads, group, head_dim] float32
+    lse: torch.Tensor  # [items, kv_heads, group] float32
+
+    def __len__(self) -> int:
+        return len(self.lse)
+
+
+@dataclass(frozen=True, slots=True)
 class DecodePlan:
     """The device buffers of one plan, reused by every step of a bucket.
 
@@ -133,24 +145,41 @@ def allocate_plan(
     head_dim: int,
     device: torch.device | str,
     fixed_pages: int = 0,
+    partials: Partials | None = None,
 ) -> DecodePlan:
-    """Buffers for max_rows rows in at most max_items items, at least one per row.
+    """Buffers for max_rows rows in at most max_items items, at least one per row. The partial
+    answers are in `partials`, if given.
 
     With `fixed_pages` (exact mode) every item has that many pages (a row's last may have fewer),
     whatever the batch: max_items must then be at least pages in use / fixed_pages + max_rows, or
     tokens are lost.
     """
     assert max_items >= max_rows
-    assert max_items * kv_heads * group * head_dim < 2**31
+    if partials is None:
+        partials = allocate_partials(
+            max_items, kv_heads=kv_heads, group=group, head_dim=head_dim, device=device
+        )
+    assert len(partials) >= max_items
     ints: dict[str, Any] = {"dtype": torch.int32, "device": device}
-    floats: dict[str, Any] = {"dtype": torch.float32, "device": device}
     return DecodePlan(
         items=torch.zeros(max_items, RECORD, **ints),
         total=torch.zeros(1, **ints),
         counters=torch.zeros(max_rows * kv_heads, **ints),
-        partial_out=torch.zeros(max_items, kv_heads, group, head_dim, **floats),
-        partial_lse=torch.zeros(max_items, kv_heads, group, **floats),
+        partial_out=partials.out[:max_items],
+        partial_lse=partials.lse[:max_items],
         fixed_pages=fixed_pages,
+    )
+
+
+def allocate_partials(
+    max_items: int, *, kv_heads: int, group: int, head_dim: int, device: torch.device | str
+) -> Partials:
+    """Partial answers of up to max_items items."""
+    assert max_items * kv_heads * group * head_dim < 2**31
+    floats: dict[str, Any] = {"dtype": torch.float32, "device": device}
+    return Partials(
+        torch.zeros(max_items, kv_heads, group, head_dim, **floats),
+        torch.zeros(max_items, kv_heads, group, **floats),
     )
 
 

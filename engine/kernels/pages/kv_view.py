@@ -96,9 +96,12 @@ class KVView:
 
     @property
     def has_descriptor(self) -> bool:
-        """Whether planes are aligned to rows of a matrix, as tensor descriptors require."""
+        """Whether planes are aligned to rows of a matrix, as tensor descriptors require, and the
+        numbers of all rows fit an int32: the narrowest rows of an FP8 pool have 64 bytes, so one
+        beyond 128 GiB is read without descriptors."""
         on_grid = self.plane_values % self.head_dim == 0 and self.head_dim <= 256
-        return on_grid and (not self.has_scales or self.plane_values % self.page_tokens == 0)
+        on_grid &= not self.has_scales or self.plane_values % self.page_tokens == 0
+        return on_grid and self.values.numel() // min(self.head_dim, self.page_tokens) < 2**31
 
     def descriptor(self, dim_pad: int) -> TensorDescriptor:
         """One 2-D descriptor of the whole pool: rows of head_dim, a block is one plane.

@@ -172,7 +172,8 @@ class DeviceSampler:
         temperature = column([max(p.temperature, 1e-30) for p in params])
         least = column([float(np.log(p.min_p)) if p.min_p else -np.inf for p in params])
         most = column([0.0 if p.is_greedy else p.top_k or vocab for p in params])
-        wanted = column([p.top_p for p in params])
+        # Not rounded: 0.3 as a float32 is more, and would keep a fourth of ten equal tokens.
+        wanted = upload([p.top_p for p in params], np.float64, device)[:, None]
         everything = column([float(p.is_greedy or p.top_p == 1) for p in params]) > 0
         scaled = (logits - logits.amax(-1, keepdim=True)) / temperature
         ordered, order = scaled.sort(dim=-1, descending=True, stable=True)

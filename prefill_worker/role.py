@@ -170,7 +170,7 @@ class PrefillRole:
         started = self._in_state(RowState.COMPUTING)
         start = who_starts(
             [Waiting(row.times.arrived_s, row.n_input) for row in queue],
-            budget_tokens=n_tokens - sum(row.n_unplanned for row in started),
+            budget_tokens=n_tokens - sum(row.n_plannable for row in started),
             n_started=len(started),
             now=now,
             patience=self._learnt.patience if self._learnt else self._fixed,
@@ -181,7 +181,7 @@ class PrefillRole:
                 break
         started = [row for row in self._in_state(RowState.COMPUTING) if row.n_unplanned]
         started = started[: self._context.spec.max_step_rows - self._n_others]
-        shares = share_out([row.n_unplanned for row in started], n_tokens)
+        shares = share_out([row.n_plannable for row in started], n_tokens)
         planned = [(row, n) for row, n in zip(started, shares, strict=True) if n]
         work = [row.work(n) for row, n in planned]
         if planned:

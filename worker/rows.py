@@ -39,6 +39,10 @@ from twolane.worker.attempts.attempt_log import AttemptLog
 from twolane.worker.finish import GOES_ON, end_ids, finish_reason, most_tokens
 from twolane.worker.timeline import Timeline
 
+# Of a resumed answer, in one step of an engine whose answers have other pages than a prompt: it
+# computes them one after the other, each in a pass of its own. All other rows wait for these.
+REPLAYED_TOKENS = 16
+
 
 class RowState(Enum):
     """See the drawing above."""
@@ -143,6 +147,15 @@ class Row:
     def n_unplanned(self) -> int:
         """Known positions that no step has computed or is computing."""
         return max(0, self.n_uncomputed - self.n_ahead)
+
+    @property
+    def n_plannable(self) -> int:
+        """How many of these the next step may compute."""
+        n_unplanned = self.n_unplanned
+        if self.spec.indexes_answers:
+            return n_unplanned
+        start = self.n_computed + self.n_ahead
+        return min(n_unplanned, max(0, self.n_prompt - start) + REPLAYED_TOKENS)
 
     @property
     def may_go_on(self) -> bool:

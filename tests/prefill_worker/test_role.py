@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
@@ -12,7 +14,7 @@ from twolane.v1 import worker_pb2
 from twolane.worker.config import WorkerConfig
 from twolane.worker.context import WorkerContext
 from twolane.worker.errors import RowRefusedError
-from twolane.worker.rows import Row, RowState
+from twolane.worker.rows import REPLAYED_TOKENS, Row, RowState
 
 PARAMS = SamplingParams(max_tokens=20, seed=7)
 
@@ -22,13 +24,15 @@ def context() -> WorkerContext:
     return WorkerContext(WorkerConfig(worker_id="p"), FakeEngine(FakeEngineConfig(n_pages=10)))
 
 
-def row(context: WorkerContext, n_tokens: int, *, salt: int = 0) -> Row:
+def row(
+    context: WorkerContext, n_tokens: int, *, salt: int = 0, n_prompt: int | None = None
+) -> Row:
     number = context.next_number()
     assign = worker_pb2.Assign(
         key=worker_pb2.AttemptKey(submission_id=f"r{number}", attempt=1),
         roles=[worker_pb2.ROLE_PREFILL],
         token_ids=[(i + salt) % 256 for i in range(n_tokens)],
-        n_prompt=n_tokens,
+        n_prompt=n_prompt or n_tokens,
         decode=worker_pb2.WorkerAddress(worker_id="d", epoch=99),
     )
     return Row(assign, PARAMS, context.spec, number=number, arrived_s=0.0)
@@ -55,6 +59,20 @@ def test_prompt_is_computed_in_chunks_and_held_for_its_decode_worker(
     assert list(columns.token_ids) == expected_answer(range(50), PARAMS, 1)
     assert not context.outbox.take()
     assert step(context, role, 20) == []
+
+
+def test_a_resumed_answer_that_is_replayed_is_so_a_few_tokens_a_step() -> None:
+    engine = FakeEngine(FakeEngineConfig(n_pages=40))
+    engine.spec = replace(engine.spec, indexes_answers=False)
+    context = WorkerContext(WorkerConfig(worker_id="p"), engine)
+    role = PrefillRole(context)
+    resumed = row(context, 70, n_prompt=30)
+    role.accept(resumed, 0.0)
+    role.accept(row(context, 300), 0.0)
+    assert step(context, role, 200) == [(1, 30 + REPLAYED_TOKENS), (2, 170 - REPLAYED_TOKENS)]
+    assert step(context, role, 200) == [(1, REPLAYED_TOKENS), (2, 130 + REPLAYED_TOKENS)]
+    assert step(context, role, 200) == [(1, 40 - 2 * REPLAYED_TOKENS)]
+    assert resumed.n_tokens == 71, "the next token is sampled when all are there"
 
 
 def test_pages_are_offered_when_their_step_is_submitted_and_not_again(

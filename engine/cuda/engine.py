@@ -32,7 +32,7 @@ from twolane.engine.cuda.plans import (
     bucket_for,
     prompt_bucket_for,
 )
-from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, is_plain, upload
+from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, is_plain, likeliest, upload
 from twolane.engine.cuda.shares import Pass, Share, split_passes
 from twolane.engine.cuda.stages import stage
 from twolane.engine.cuda.step import CudaStep, Outcome, TopTables
@@ -47,6 +47,7 @@ from twolane.engine.step import (
     row_error,
 )
 
+_LISTED_ROWS = 32  # whose likeliest tokens are found at once: a row of 128k tokens takes 3 MB
 _MOST_APART = 1024  # tokens of prompts; launching is hidden behind longer ones
 
 log = logging.getLogger(__name__)
@@ -199,8 +200,11 @@ class CudaEngine:
                 self._collect(sampled, collected[:, n_sampled : n_sampled + n])
             listed = [row for row in sampled if row.work.params.top_logprobs]
             # The library's softmax of a row can depend on the number of rows.
-            groups = [[row] for row in listed] if self._exact else [listed] * bool(listed)
-            tops += [self._likeliest(logits, group) for group in groups]
+            n_at_once = 1 if self._exact else _LISTED_ROWS
+            tops += [
+                self._likeliest(logits, listed[at : at + n_at_once])
+                for at in range(0, len(listed), n_at_once)
+            ]
             for i, (row, nth) in enumerate(zip(sampled, nths, strict=True)):
                 places[row.work.row] = place = n_sampled + i
                 wanted = row.work.params.top_logprobs
@@ -309,8 +313,7 @@ class CudaEngine:
         rows = upload([row.row for row in listed], np.int64, self._device)
         logprobs = torch.log_softmax(logits.index_select(0, rows).float(), -1)
         most = max(row.work.params.top_logprobs or 0 for row in listed)
-        values, ids = logprobs.topk(min(most, self.spec.vocab_size), dim=-1)
-        return ids, values
+        return likeliest(logprobs, min(most, self.spec.vocab_size))
 
     def _tables(self, tops: list[tuple[torch.Tensor, torch.Tensor]]) -> TopTables | None:
         if not tops:

@@ -33,6 +33,16 @@ def is_plain(work: RowWork) -> bool:
     return params.is_greedy or not (params.top_k or params.top_p < 1 or params.min_p)
 
 
+def likeliest(logprobs: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and log-probabilities [rows, n] of the n likeliest tokens, likeliest first, and the lower
+    id first where they tie. `logprobs`: [rows, vocab] float32, none above 0."""
+    # Floats that are not negative sort like integers; `topk` promises no order among equals.
+    keys = (0.0 - logprobs).view(torch.int32).long() << 32
+    keys |= torch.arange(logprobs.shape[1], device=logprobs.device)
+    ids = keys.topk(n, dim=-1, largest=False, sorted=True).values & 0xFFFFFFFF
+    return ids, logprobs.gather(1, ids)
+
+
 @dataclass(slots=True)  # made for every row of every step: frozen would take twice as long
 class Sampled:
     """One row to sample: its work, its row in the logits, and the position of its newest token."""

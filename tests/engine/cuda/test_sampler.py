@@ -7,9 +7,10 @@ import torch
 
 pytest.importorskip("triton")
 
+from twolane.engine.cpu.logits import log_softmax, top_tokens
 from twolane.engine.cpu.sampler import Sampler
 from twolane.engine.cuda.inputs import DeviceInputs, InputShape
-from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled
+from twolane.engine.cuda.sampler import DeviceSampler, Fresh, Sampled, likeliest
 from twolane.engine.step import Page, RowWork, SampledToken
 from twolane.params import SamplingParams
 
@@ -41,3 +42,17 @@ def test_top_p_keeps_no_token_more_of_equal_ones(top_p: float) -> None:
     found = drawn(logits, works)
     assert found == [each.token for each in expected if isinstance(each, SampledToken)]
     assert max(found) < round(10 * top_p), "equal tokens of lower ids are kept first"
+
+
+@pytest.mark.parametrize("n", [1, 5, 50])
+def test_the_likeliest_are_those_of_the_cpu_where_logits_tie(n: int) -> None:
+    """As logits of bfloat16 often do. A token that is banned has no finite one."""
+    torch.manual_seed(n)
+    logits = torch.randn(4, 50).bfloat16().float().round()
+    logits[1] = 0.0
+    logits[2, :47] = -torch.inf
+    logprobs = torch.stack([torch.from_numpy(log_softmax(row.numpy())) for row in logits])
+    ids, values = likeliest(logprobs, n)
+    for row in range(len(logits)):
+        found = tuple(zip(ids[row].tolist(), values[row].tolist(), strict=True))
+        assert found == top_tokens(logprobs[row].numpy(), n)

@@ -49,6 +49,18 @@ class Channel:
         with self._sending:
             self._sock.sendall(_HEAD.pack(kind, len(body)) + body)
 
+    def send_at_once(self, kind: Kind, within_s: float) -> bool:
+        """Send a frame without a body, or return False: the other side does not read, or another
+        thread still sends after `within_s`. Raises OSError if the other side is gone."""
+        if not self._sending.acquire(timeout=within_s):
+            return False
+        try:
+            return self._sock.send(_HEAD.pack(kind, 0), socket.MSG_DONTWAIT) == _HEAD.size
+        except BlockingIOError:
+            return False
+        finally:
+            self._sending.release()
+
     def send_json(self, kind: Kind, value: Any) -> None:
         self.send(kind, json.dumps(value).encode())
 

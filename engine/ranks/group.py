@@ -191,8 +191,8 @@ class RankGroup:
             except CudaError as error:  # unmapped when this process exits; end the ranks now
                 log.warning("pools of ranks stay mapped: %s", error)
         for member in self._members:
-            if member.process.returncode is None:
-                self._send(member, Kind.CLOSE)
+            if member.process.returncode is None and not _ask_to_close(member):
+                member.process.kill()
         for member in self._members:
             try:
                 member.process.wait(0 if self._losses else CLOSE_GRACE_S)
@@ -313,6 +313,14 @@ class _GroupStep:
 
     def result(self) -> list[RowResult]:
         return self.group.wait_for(self.number, self.step)
+
+
+def _ask_to_close(member: Member) -> bool:
+    """False: it does not read."""
+    try:
+        return member.channel.send_at_once(Kind.CLOSE, CLOSE_GRACE_S)
+    except OSError:  # it is gone
+        return True
 
 
 def _error_of(rank: int, kind: str, text: str) -> Exception:

@@ -65,6 +65,7 @@ def _spawn(rank: int, command: Sequence[str], file: PoolFile, silent_after_s: fl
     ours, theirs = socket.socketpair()
     with theirs:
         try:
+            channel = Channel(ours, send_within_s=silent_after_s)
             process = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 env=_environment(),
@@ -74,7 +75,7 @@ def _spawn(rank: int, command: Sequence[str], file: PoolFile, silent_after_s: fl
         except BaseException:
             ours.close()
             raise
-    return Member(rank, process, Channel(ours, send_within_s=silent_after_s))
+    return Member(rank, process, channel)
 
 
 def _environment() -> dict[str, str]:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.engine.ranks import fake_member
+from tests.own_time import own_time
 from twolane.engine.config import EngineConfig
 from twolane.engine.errors import RankLostError
+from twolane.engine.ranks import group
 from twolane.engine.ranks.start import start_ranks
 from twolane.engine.step import Page, RowWork
 from twolane.params import SamplingParams
@@ -52,3 +54,23 @@ def test_a_rank_that_stops_is_lost_within_its_silence(n_rows: int) -> None:
     ranks.close()
     assert not was_stuck, "waits for the rank without bound"
     assert isinstance(ended[0], RankLostError)
+
+
+def test_closing_does_not_wait_for_a_rank_that_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group, "CLOSE_GRACE_S", 1.0)
+    config = EngineConfig(model_dir=Path("m"), tensor_parallel=2)
+    ranks = start_ranks(config, silent_after_s=60.0, command=FAKE)
+    os.kill(ranks.pids[1], signal.SIGSTOP)
+    sending = threading.Thread(
+        target=ranks.submit, args=([row(i, 32_000) for i in range(64)],), daemon=True
+    )
+    sending.start()
+    sending.join(2.0)
+    assert sending.is_alive(), "its channel has room"
+    with own_time() as took:
+        ranks.close()
+        assert took.s() < 10
+    sending.join(10)
+    assert not sending.is_alive()

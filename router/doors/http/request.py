@@ -50,10 +50,11 @@ _LONE_SURROGATE = re.compile(
 
 class StreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`include_usage`: a last event with the counts; `continuous_usage_stats`: counts in every
-    event."""
+    event. `include_obfuscation` would pad events to equal lengths, which is not served."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_obfuscation: bool = False
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +84,8 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     user: str | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     # ours
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -124,6 +127,10 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         given = {name: value for name, value in given.items() if value is not None}
         if given.get("top_k") == -1:
             given["top_k"] = 0  # both mean the whole vocabulary
+        if given.get("seed") == -1:
+            del given["seed"]  # as in vLLM: any seed
+        elif -(2**63) <= given.get("seed", 0) < 0:
+            given["seed"] %= 2**63  # OpenAI's are signed, the router's are not
         return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 
@@ -144,6 +151,9 @@ def parse(decoder: msgspec.json.Decoder[RequestT], body: bytes) -> RequestT:
         if value is not None and value != only:
             text = f"{name}: only {json.dumps(only)} is served yet"
             raise UnimplementedError(text, metadata={"field": name})
+    if request.usage.include_obfuscation:
+        name = "stream_options.include_obfuscation"
+        raise UnimplementedError(f"{name}: only false is served yet", metadata={"field": name})
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("stream_options need stream", field="stream_options")
     if request.timeout_s is not None and not request.timeout_s > 0:

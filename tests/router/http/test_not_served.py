@@ -71,12 +71,31 @@ def test_turns_of_a_chat_are_refused_by_what_they_have(turn: dict[str, Any], nam
 @pytest.mark.parametrize("path", ["chat", "completions"])
 def test_what_does_not_change_an_answer_is_ignored(path: str) -> None:
     usual: dict[str, Any] = {"messages": [HELLO]} if path == "chat" else {"prompt": "a"}
-    ignored = {"user": "u", "metadata": {"a": "b"}, "service_tier": "auto"}
+    ignored = {
+        "user": "u", "metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h", "stream": True,
+        "stream_options": {"include_obfuscation": False},
+    }  # fmt: skip
     parse = parse_chat if path == "chat" else partial(parse_completion, max_prompts=8)
     asked = parse(json.dumps(usual | ignored).encode()).messages_to_router()
     assert asked == parse(json.dumps(usual).encode()).messages_to_router()
     if path == "chat":
         parse_chat(json.dumps(usual | {"store": False}).encode())
+
+
+@pytest.mark.parametrize(
+    ("seed", "given"),
+    [(0, 0), (2**63 - 1, 2**63 - 1), (-1, None), (-2, 2**63 - 2), (-(2**63), 0)],
+)
+def test_seeds_may_be_any_of_64_bits_with_a_sign(seed: int, given: int | None) -> None:
+    body = json.dumps({"messages": [HELLO], "seed": seed}).encode()
+    (asked,) = parse_chat(body).messages_to_router()
+    assert (asked.sampling.seed if asked.sampling.HasField("seed") else None) == given
+
+
+@pytest.mark.parametrize("seed", [-(2**63) - 1, 2**63])
+def test_seeds_of_more_bits_are_refused(seed: int) -> None:
+    assert refused("chat", seed=seed)["param"] == "seed"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +107,10 @@ def test_what_does_not_change_an_answer_is_ignored(path: str) -> None:
         ('{"stream": 1.5}', "stream is a number; it must be a boolean or null"),
         ('{"foo": 1}', "foo is not a field of this request"),
         ('{"stream_options": {"x": 1}}', "stream_options.x is not a field of this request"),
+        (
+            '{"stream_options": {"include_obfuscation": true}}',
+            "stream_options.include_obfuscation: only false is served yet",
+        ),
         ('{"messages": [{"role": "user"}]}', "messages[0].content is missing"),
         ('{"modalities": ["audio"]}', 'modalities: only ["text"] is served yet'),
         ('{"store": true}', "store: only false is served yet"),

@@ -126,7 +126,7 @@ def test_fields_that_ask_for_what_one_plain_answer_is_are_taken() -> None:
         ({"prompt": "a", "max_tokens": 16, "min_tokens": 17}, "min_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "top_p": 0}, "top_p"),
-        ({"prompt": "a", "seed": -1}, "seed"),
+        ({"prompt": "a", "seed": 2**63}, "seed"),
         ({"prompt": "a", "logprobs": 21}, "logprobs"),
         ({"prompt": "a", "logprobs": True}, "logprobs"),
         ({"prompt": "a", "stop": ["a"] * 17}, "stop"),

@@ -226,9 +226,9 @@ class OperatorActs:
                     f"{request.revision - 1}: look again, then try again"
                 )
             more = settings.check(desired, self._pools.inventory, values) if settings else []
-            config = tuple(sorted(values.items()))
+            config, before = tuple(sorted(values.items())), dict(desired.config)
             changes = [
-                Change(subject=name, before="", after=value)
+                Change(subject=name, before=before.get(name, ""), after=value)
                 for name, value in sorted({*config} - {*desired.config})
             ]
             return Decided(
@@ -236,7 +236,8 @@ class OperatorActs:
                 changes=(*changes, *more),
             )
 
-        names = " ".join(sorted(request.values))
+        new = sorted(request.values.items() - {*self._pools.desired.config})
+        names = " ".join([name for name, _ in new] or sorted(request.values))
         response = await self._change(who, f"config {names}", request.act, decide)
         if settings is not None and not request.act.dry_run:
             config = dict(self._pools.desired.config)  # it is kept by now, whatever comes of it

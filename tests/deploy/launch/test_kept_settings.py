@@ -97,6 +97,15 @@ async def test_what_is_refused_or_tried_changes_nothing_and_is_audited(
     assert event.text.startswith(f"operator/anna: config scaler.budget: {outcome}")
 
 
+async def test_what_is_audited_names_what_has_changed_and_what_it_was() -> None:
+    controller = Controller()
+    await controller.keep(1, {"log_level": '"debug"', "scaler.budget": "4"})
+    controller.events.clear()
+    await controller.keep(2, {"log_level": '"info"', "scaler.budget": "4"})
+    (event,) = controller.events
+    assert event.text == 'operator/anna: config log_level: log_level: "debug" -> "info"'
+
+
 async def test_routers_that_have_set_something_without_a_controller_are_believed() -> None:
     controller = Controller()
     assert not (await controller.keep(3, {"log_level": '"debug"'})).code

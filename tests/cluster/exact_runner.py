@@ -23,9 +23,7 @@ from twolane.engine.step import Engine, RowWork, SampledToken
 from twolane.params import SamplingParams
 from twolane.testing import LocalCluster, start_local
 
-N_TOKENS = 48
 PROBE_LENGTHS = (40, 200, 600)
-N_CROWD, FULL_CROWD = 10, 32  # requests at once; the full one is for `make soak`
 VOCAB = 2000
 MOST_TURNS = 6
 PREFILL = ("prefill-0", "prefill-1")
@@ -39,53 +37,67 @@ SIGNS = {  # in the router's counters: one of them must have moved, or the event
 
 
 @dataclass(frozen=True)
+class Scale:
+    """How much is asked for at once."""
+
+    tokens: int  # of each compared answer
+    crowd: int  # requests at once, the compared ones among them
+    crowd_tokens: tuple[int, int]  # of the others' answers
+    long_tokens: tuple[int, int]  # of those that are to be preempted
+    tight_workers: int  # of each role, or of both, where pages are short and none dies
+
+
+QUICK = Scale(24, 10, (16, 64), (60, 120), tight_workers=1)
+FULL = Scale(48, 32, (32, 128), (200, 300), tight_workers=2)  # for `make soak`
+
+
+@dataclass(frozen=True)
 class Probe:
     """A request whose answer is known bit for bit."""
 
     prompt: tuple[int, ...]
     seed: int | None  # None: greedy
+    n_tokens: int = QUICK.tokens
 
     @property
     def params(self) -> SamplingParams:
         return SamplingParams(
             temperature=0.0 if self.seed is None else 0.9,
             seed=self.seed or 0,
-            max_tokens=N_TOKENS,
+            max_tokens=self.n_tokens,
             ignore_eos=True,
             top_logprobs=2,
         )
 
 
-def probes(situation: Situation, turn: int) -> list[Probe]:
+def probes(situation: Situation, turn: int, n_tokens: int = QUICK.tokens) -> list[Probe]:
     """Other prompts each time: a cold cache is cold again and again on one cluster."""
     source = random.Random(f"{situation} {turn}")
     seeded = situation.sampling == "seeded"
-    return [
-        Probe(tuple(source.randrange(VOCAB) for _ in range(length)), length if seeded else None)
-        for length in PROBE_LENGTHS
-    ]
+    prompts = [tuple(source.randrange(VOCAB) for _ in range(n)) for n in PROBE_LENGTHS]
+    return [Probe(prompt, len(prompt) if seeded else None, n_tokens) for prompt in prompts]
 
 
 @cache
-def lone_engine(dtype: str) -> Engine:
+def lone_engine(dtype: str, *, exact: bool) -> Engine:
     """It is asked for one row at a time, by one thread: nothing of those before is kept."""
     return load_engine(
         EngineConfig(
-            model_dir=model_path(), dtype=dtype, exact=True, threads=1, n_pages=64, page_tokens=16
+            model_dir=model_path(), dtype=dtype, exact=exact, threads=1, n_pages=64, page_tokens=16
         )
     )
 
 
 @cache
-def lone_answer(dtype: str, probe: Probe) -> tuple[Token, ...]:
+def lone_answer(dtype: str, probe: Probe, *, exact: bool = True) -> tuple[Token, ...]:
     """What an engine says to this row alone, its prompt in one step."""
-    engine = lone_engine(dtype)
+    engine = lone_engine(dtype, exact=exact)
     pages = PageAllocator(64).try_take(64)
     assert pages is not None
     tokens = list(probe.prompt)
     answer: list[Token] = []
     start = 0
-    while len(answer) < N_TOKENS:
+    while len(answer) < probe.n_tokens:
         work = RowWork(
             row=1,
             token_ids=tokens,
@@ -108,14 +120,19 @@ def as_token(index: int, sampled: SampledToken) -> Token:
     return Token(index, sampled.token, sampled.logprob, top)
 
 
+def n_of_each(setup: Setup, scale: Scale) -> int:
+    """Workers of each role, or of both: where one may die there is another."""
+    return scale.tight_workers if setup.is_tight else 2
+
+
 @contextmanager
-def cluster_for(setup: Setup) -> Iterator[LocalCluster]:
-    """Two of each role (or two of both), so that one may die."""
+def cluster_for(setup: Setup, scale: Scale = QUICK) -> Iterator[LocalCluster]:
     is_split = setup.path != "colocated"
+    n_each = n_of_each(setup, scale)
     with start_local(
-        prefill=2 if is_split else None,
-        decode=2 if is_split else None,
-        colocated=0 if is_split else 2,
+        prefill=n_each if is_split else None,
+        decode=n_each if is_split else None,
+        colocated=0 if is_split else n_each,
         transport=[setup.path] if is_split else None,
         exact=True,
         dtype=setup.dtype,
@@ -131,13 +148,13 @@ def cluster_for(setup: Setup) -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def check(cluster: LocalCluster, situation: Situation, n_crowd: int = N_CROWD) -> None:
+async def check(cluster: LocalCluster, situation: Situation, scale: Scale = QUICK) -> None:
     """Raises AssertionError naming what differs, or what is left behind.
 
     Events are a matter of milliseconds: one that came too late is tried again, with other prompts.
     """
     for turn in range(MOST_TURNS):
-        if await Turn(cluster, situation, turn, n_crowd).check():
+        if await Turn(cluster, situation, turn, scale).check():
             return
     raise AssertionError(f"{situation}: it did not happen in {MOST_TURNS} turns")
 
@@ -146,12 +163,12 @@ class Turn:
     """One try at a situation on a cluster."""
 
     def __init__(
-        self, cluster: LocalCluster, situation: Situation, turn: int, n_crowd: int
+        self, cluster: LocalCluster, situation: Situation, turn: int, scale: Scale
     ) -> None:
         self.cluster = cluster
         self.situation = situation
-        self.n_crowd = n_crowd
-        self.probes = probes(situation, turn)
+        self.scale = scale
+        self.probes = probes(situation, turn, scale.tokens)
         self.heard: Counter[str] = Counter()  # tokens that clients have got, by request id
         self._ids = [f"{secrets.token_hex(4)}-{i}" for i in range(len(self.probes))]
         self._news = asyncio.Event()
@@ -209,8 +226,9 @@ class Turn:
     def _crowd(self, group: asyncio.TaskGroup, client: AsyncClient) -> None:
         source = random.Random(str(self.situation))
         # Short answers are over before there are enough of them for their pages to be short.
-        lengths = (200, 300) if self.situation.event == "preempted" else (32, 128)
-        for _ in range(self.n_crowd - len(self.probes)):
+        is_long = self.situation.event == "preempted"
+        lengths = self.scale.long_tokens if is_long else self.scale.crowd_tokens
+        for _ in range(self.scale.crowd - len(self.probes)):
             group.create_task(
                 client.generate(
                     token_ids=[source.randrange(VOCAB) for _ in range(source.randint(1, 250))],
@@ -232,7 +250,7 @@ class Turn:
                 await self._hear()  # a second token: its pages have landed
             self._kill_first(r.prefill_worker for r in await self._unanswered(client))
         elif event == "decode killed":
-            n_tokens = random.Random(str(self.situation)).randint(1, 2 * N_TOKENS)
+            n_tokens = random.Random(str(self.situation)).randint(1, 2 * self.scale.tokens)
             while self.heard.total() < n_tokens:
                 await self._hear()
             self._kill_first(r.decode_worker for r in await self._unanswered(client))
@@ -297,4 +315,5 @@ class Turn:
 
     @property
     def _n_workers(self) -> int:
-        return 2 if self.situation.path == "colocated" else 4
+        n_roles = 1 if self.situation.path == "colocated" else 2
+        return n_roles * n_of_each(self.situation.setup, self.scale)

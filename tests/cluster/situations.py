@@ -24,6 +24,7 @@ DIMENSIONS: OrderedDict[str, Sequence[Any]] = OrderedDict(
     company=("alone", "crowd"),
     sampling=("greedy", "seeded"),
 )
+SOCKETS = {"float32": "tcp", "bfloat16": "unix"}  # of the pairwise situations
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,22 @@ def everything() -> list[Situation]:
 
 
 def pairs(situation: Situation) -> set[tuple[object, ...]]:
-    """Every two of its values."""
-    values = [(name, getattr(situation, name)) for name in DIMENSIONS]
-    return set(combinations(values, 2))
+    """Every two of its values. Pages over unix sockets are sent by the code of tcp."""
+    values = {name: getattr(situation, name) for name in DIMENSIONS}
+    if situation.path in SOCKETS.values():
+        values["path"] = "sockets"
+    return set(combinations(values.items(), 2))
 
 
 def pairwise() -> list[Situation]:
-    """Every two values that go together meet in one of these. Few setups first, as starting a
-    cluster takes longest, then few situations on them; both are chosen greedily."""
-    groups = by_setup(everything())
+    """Every two values that go together meet in one of these, of either kind of socket with one
+    dtype. Few setups first, as starting a cluster takes longest, then few situations on them; both
+    are chosen greedily."""
+    groups = by_setup(
+        situation
+        for situation in everything()
+        if situation.path not in SOCKETS.values() or situation.path == SOCKETS[situation.dtype]
+    )
     reach = {setup: set().union(*map(pairs, group)) for setup, group in groups.items()}
     missing = set().union(*reach.values())
     candidates: list[Situation] = []

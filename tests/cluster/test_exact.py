@@ -11,7 +11,7 @@ import pytest
 from rich.progress import track
 
 from benchmarks.results import save
-from tests.cluster.exact_runner import FULL_CROWD, N_TOKENS, PROBE_LENGTHS, check, cluster_for
+from tests.cluster.exact_runner import FULL, PROBE_LENGTHS, check, cluster_for
 from tests.cluster.situations import DIMENSIONS, Setup, by_setup, everything, pairs, pairwise
 
 GROUPS = by_setup(pairwise())
@@ -38,9 +38,9 @@ def test_every_bit_is_the_same_in_the_full_product() -> None:
 
     def check_all(setup: Setup) -> int:
         async def run() -> None:
-            with cluster_for(setup) as cluster:
+            with cluster_for(setup, FULL) as cluster:
                 for situation in groups[setup]:
-                    await check(cluster, situation, FULL_CROWD)
+                    await check(cluster, situation, FULL)
 
         asyncio.run(run())
         return len(groups[setup])
@@ -61,7 +61,7 @@ def test_every_bit_is_the_same_in_the_full_product() -> None:
                 "situations": len(everything()),
                 "clusters_failed": len(failures),
                 "took_s": round(time.monotonic() - started_s),
-                "tokens_compared_each": N_TOKENS * len(PROBE_LENGTHS),
+                "tokens_compared_each": FULL.tokens * len(PROBE_LENGTHS),
                 "dimensions": dict(DIMENSIONS),
             }
             save("exact_full_product", figures)

@@ -180,7 +180,8 @@ def test_ctrl_c_while_it_starts_says_when_it_has_stopped() -> None:
     ("moment", "number", "send"),
     [
         ("gcs_server", signal.SIGTERM, os.killpg),
-        ("raylet", signal.SIGTERM, os.killpg),
+        # the moment of the next with the signal of the others
+        pytest.param("raylet", signal.SIGTERM, os.killpg, marks=pytest.mark.soak),
         ("raylet", signal.SIGINT, os.kill),
         ("ready", signal.SIGTERM, os.killpg),
     ],

@@ -126,7 +126,7 @@ async def test_answers_of_the_only_router_go_on_after_its_death_or_their_rows_ar
     more = {**router_ports(), **PATIENT, "exact": True, "grace_s": 1.0}
     with start_local(max_context_tokens=2048, pages=512, **more) as cluster:
         async with cluster.aclient() as client:
-            how: RequestOptions = {"max_tokens": 750, "ignore_eos": True, "temperature": 0}
+            how: RequestOptions = {"max_tokens": 250, "ignore_eos": True, "temperature": 0}
             calm = await client.generate("Tale 0", **how)
             streams = [client.stream(f"Tale {n}", **how) for n in range(2)]
             for stream in streams:

@@ -14,7 +14,7 @@ from tests.kvtransfer.world import World
 from twolane.kvtransfer.testing.memory import Faults
 
 N_SCHEDULES = 10_000
-N_SHARES = 4
+N_SHARES = 6
 SHARES = [0, *(pytest.param(share, marks=pytest.mark.soak) for share in range(1, N_SHARES))]
 
 # Each of these must have happened in the seeded schedules, or the test proves less than it says.
@@ -70,7 +70,7 @@ def play(chaos: Chaos) -> Counter[str]:
     return world.outcome
 
 
-@pytest.mark.timeout(600)  # 10 s on an idle core
+@pytest.mark.timeout(600)  # 7 s on an idle core
 @pytest.mark.parametrize("share", SHARES)
 def test_every_seeded_schedule_ends_clean_and_every_fault_occurs(share: int) -> None:
     happened: Counter[str] = Counter()

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.exact_runner import Probe, lone_answer
 from tests.cluster.real_cluster import settled
 from tests.processes import is_alive
 from tests.until import wait_until
@@ -23,6 +24,7 @@ WORKERS = "workers: {device: cpu, threads: 1, dtype: float32, step_tokens: 120, 
 # A busy machine stops a worker for seconds: it is not to be suspected then.
 PATIENT: dict[str, Any] = {"suspicion_s": 30.0, "lease_s": 60.0}
 LENGTHS = (1, 63, 64, 200, 600)  # in chunks that end inside pages
+N_TOKENS, N_TOKENS_AMID_DEATH = 12, 120
 QUICK = [(2, 1, "unix", (16, 64)), (1, 2, "shm", (64, 16))]
 SOAK = [
     (p, d, transport, (48, 32))
@@ -33,21 +35,29 @@ SOAK = [
 ]  # fmt: skip
 
 
+def prompt_of(first: int, length: int) -> list[int]:
+    return [(i * 37 + first) % 1990 + 3 for i in range(length)]
+
+
+PROMPTS = [prompt_of(n, n) for n in LENGTHS]
+
+
 def completions(client: Client) -> list[Completion]:
-    prompts = [[(i * 37 + n) % 1990 + 3 for i in range(n)] for n in LENGTHS]
     return [
-        client.generate(token_ids=prompt, temperature=0, max_tokens=12, ignore_eos=True)
-        for prompt in prompts
+        client.generate(token_ids=prompt, temperature=0, max_tokens=N_TOKENS, ignore_eos=True)
+        for prompt in PROMPTS
     ]
 
 
+def alone(prompt: list[int], n_tokens: int) -> tuple[int, ...]:
+    """What one engine answers, in one process."""
+    answer = lone_answer("float32", Probe(tuple(prompt), None, n_tokens), exact=False)
+    return tuple(token.token_id for token in answer)
+
+
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, ...]]:
-    """Of equal sides, of one rank each."""
-    file = tmp_path_factory.mktemp("equal") / "t.yaml"
-    file.write_text(f"{WORKERS}\npools: [{{role: prefill}}, {{role: decode}}]\n")
-    with start_local(topology=file, launcher="process") as cluster, cluster.client() as client:
-        return [completion.token_ids for completion in completions(client)]
+def expected() -> list[tuple[int, ...]]:
+    return [alone(prompt, N_TOKENS) for prompt in PROMPTS]
 
 
 @dataclass(frozen=True)
@@ -106,19 +116,21 @@ def test_a_rank_that_dies_takes_its_worker_and_no_answer(
 ) -> None:
     """Of the side that has several. Last, as the worker that comes back has another epoch."""
     cluster = sides.cluster
+    prompt = prompt_of(5, 300)
+    whole = alone(prompt, N_TOKENS_AMID_DEATH)
     with cluster.client() as client:
-        prompt = [(i * 37 + 5) % 1990 + 3 for i in range(300)]
-        ask = partial(client.generate, token_ids=prompt, temperature=0, ignore_eos=True)
-        before = ask(max_tokens=200)
         for victim in (name for name, n in sides.ranks.items() if n > 1):
             ranks = psutil.Process(cluster.pid(victim)).children()
             assert len(ranks) == sides.ranks[victim]
             after = len(cluster.events)
             with ThreadPoolExecutor(1) as pool:
-                answer = pool.submit(ask, max_tokens=200)
+                answer = pool.submit(
+                    client.generate, token_ids=prompt, temperature=0, ignore_eos=True,
+                    max_tokens=N_TOKENS_AMID_DEATH,
+                )  # fmt: skip
                 time.sleep(0.4)
                 ranks[1].kill()
-                assert answer.result().token_ids == before.token_ids
+                assert answer.result().token_ids == whole
             cluster.wait_for("died", victim, after=after, timeout_s=60)
             for rank in ranks:
                 wait_until(partial(has_ended, rank), "its other ranks end too")

@@ -38,9 +38,9 @@ TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "suspicion_s": 30.0, "lease_s": 60.
 
 
 def copy_of_the_code(folder: Path) -> Path:
+    """With what is compiled of it: Python compiles again what changes later."""
     for name in PACKAGES:
-        left_out = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=left_out)
+        shutil.copytree(ROOT / name, folder / name, symlinks=True)
     return folder
 
 

@@ -18,7 +18,7 @@ from twolane.deploy.controller.limits import Limits, PoolLimits
 from twolane.deploy.controller.observation import Role, State
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.simulator import __main__ as command
-from twolane.deploy.simulator import prompts
+from twolane.deploy.simulator import experiment, prompts
 from twolane.deploy.simulator.cluster import Cluster, ClusterConfig, Slo
 from twolane.deploy.simulator.colocated import Colocated
 from twolane.deploy.simulator.controllers import FairHpa, the_law
@@ -256,12 +256,15 @@ def test_the_fair_hpa_drains_and_never_kills() -> None:
     assert (tally.lost, tally.most_gpus <= 8) == (0, True)
 
 
-def test_a_static_peak_is_the_smallest_that_holds_the_busiest_minutes() -> None:
-    requests = traffic([(5, 900), (70, 600), (5, 300)])
+def test_a_static_peak_is_the_smallest_that_holds_the_busiest_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiment, "_PEAK_S", 240.0)
+    requests = traffic([(5, 300), (70, 240), (5, 300)])
     prefill, decode = static_peak(requests, H200)
-    part = traffic([(70, 600)], seed=2)
-    assert Cluster(CONFIG, part, workers_of(prefill, decode)).run(620).missed_share < 0.02
-    smaller = Cluster(CONFIG, part, workers_of(prefill - 1, decode)).run(620).missed_share
+    part = traffic([(70, 240)], seed=2)
+    assert Cluster(CONFIG, part, workers_of(prefill, decode)).run(260).missed_share < 0.02
+    smaller = Cluster(CONFIG, part, workers_of(prefill - 1, decode)).run(260).missed_share
     assert smaller > 0.015
 
 

@@ -131,9 +131,9 @@ def test_errors_are_those_that_openais_client_knows(client: openai.OpenAI, model
 
 
 async def test_a_full_cluster_refuses_with_429_and_serves_those_it_took() -> None:
-    with start_local(colocated=1, decode_rows=1, max_queued=1) as small:
+    with start_local(engine="fake", colocated=1, decode_rows=1, max_queued=1) as small:
         url = f"http://{small.http_endpoint}/v1/completions"
-        short = {"prompt": PROMPT, "max_tokens": 80, "ignore_eos": True}
+        short = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
         async with httpx2.AsyncClient(timeout=60) as http:
             answers = await asyncio.gather(*(http.post(url, json=short) for _ in range(16)))
         statuses = [answer.status_code for answer in answers]
@@ -142,7 +142,7 @@ async def test_a_full_cluster_refuses_with_429_and_serves_those_it_took() -> Non
             if answer.status_code == 429:
                 assert int(answer.headers["retry-after"]) >= 1
             else:
-                assert answer.json()["usage"]["completion_tokens"] == 80
+                assert answer.json()["usage"]["completion_tokens"] == 400
         await settled(small, n_workers=1)
 
 

@@ -167,17 +167,20 @@ def test_products_for_a_norm_are_scaled_there_where_that_is_faster(streaming: li
 
 
 def test_products_of_few_rows_add_to_the_residual_where_no_norm_needs_a_launch_of_its_own(
-    streaming: list[int],
+    streaming: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interpreter cuts off what does not fit in bfloat16, which is twice a card's error."""
-    from twolane.engine.cuda.products import ADDED_ROWS, Products
+    import twolane.engine.cuda.products as module
+    from twolane.engine.cuda.products import Products
     from twolane.engine.cuda.tuning import Tuning
 
+    added_rows = 20  # of more than one tile
+    monkeypatch.setattr(module, "ADDED_ROWS", added_rows)
     half, epsilon = torch.bfloat16, 1e-5
     weight, reader = torch.randn(72, 40).to(half) / 6, torch.randn(2 * 24, 72).to(half) / 8
     norm, bias = (torch.randn(72) + 1).to(half), torch.randn(72).to(half)
-    products, x = Products(exact=False), torch.randn(ADDED_ROWS + 1, 40).to(half)
-    for n in (3, ADDED_ROWS):
+    products, x = Products(exact=False), torch.randn(added_rows + 1, 40).to(half)
+    for n in (3, added_rows):
         residual = torch.randn(n, 72).to(half) * 1e4
         unnormed = products.add(x[:n], weight, bias, Residual(residual, norm, epsilon), pdl=0)
         assert unnormed is not None
@@ -187,7 +190,7 @@ def test_products_of_few_rows_add_to_the_residual_where_no_norm_needs_a_launch_o
         gated = products.gated(unnormed, reader, None, pdl=0)
         assert isinstance(gated, torch.Tensor)
         assert relative_error(gated, reference_silu_mul(expected)) < 2e-2
-    assert streaming == [3, 3, 3, *[ADDED_ROWS] * 3]
+    assert streaming == [3, 3, 3, *[added_rows] * 3]
 
     def leaves_the_norm(products: Products, x: torch.Tensor, weight: Matrix) -> bool:
         residual = torch.ones(len(x), 72, dtype=x.dtype)

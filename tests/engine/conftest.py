@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,18 +23,19 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """family -> a directory with a two-layer random model of it."""
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """family -> a directory with a two-layer random model of it, or of another shape."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     root = tmp_path_factory.mktemp("models")
 
-    def written(family: str) -> Path:
-        if not (root / family).exists():
-            write_random_model(root / family, family, seed=1)
-        return root / family
+    def written(family: str, **shape: Any) -> Path:
+        folder = root / "-".join([family, *(f"{name}-{n}" for name, n in shape.items())])
+        if not folder.exists():
+            write_random_model(folder, family, seed=1, **shape)
+        return folder
 
     return written
 

@@ -20,6 +20,8 @@ pytest.importorskip("triton")
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 PROMPT = np.random.default_rng(5).integers(3, 300, 70).tolist()
+# Of tests that compare this engine with itself: the interpreter takes as long for each layer.
+ONE_LAYER = {"layers": 1, "heads": 2, "kv_heads": 1}
 
 
 def cuda_engine(
@@ -73,9 +75,9 @@ def test_prefill_in_chunks_then_decode_gives_the_tokens_of_the_cpu_engine(
 
 
 def test_a_row_follows_its_sample_that_the_host_has_not_seen(
-    model_dir: Callable[[str], Path],
+    model_dir: Callable[..., Path],
 ) -> None:
-    engine = cuda_engine(model_dir("llama"))
+    engine = cuda_engine(model_dir("llama", **ONE_LAYER))
     tokens = PROMPT[:20]
     first = engine.submit([row(1, tokens, 0, 20, [2], n_prompt=20)])
     second = engine.submit([row(1, tokens, 20, 1, [2], n_prompt=20, follows=True)])
@@ -86,8 +88,8 @@ def test_a_row_follows_its_sample_that_the_host_has_not_seen(
     assert token(again) == ahead
 
 
-def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[[str], Path]) -> None:
-    engine = cuda_engine(model_dir("mistral"))
+def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[..., Path]) -> None:
+    engine = cuda_engine(model_dir("mistral", **ONE_LAYER))
     one, two = PROMPT[:30], PROMPT[30:60]
     (alone,) = engine.run([row(2, two, 0, 30, [5], n_prompt=30)])
     first = token(engine.run([row(1, one, 0, 30, [1], n_prompt=30)])[0])
@@ -101,13 +103,15 @@ def test_decode_rows_and_chunks_share_a_step(model_dir: Callable[[str], Path]) -
 @pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding
 @pytest.mark.parametrize("exact", [False, True])
 def test_prompts_beside_rows_run_as_graphs_of_their_own(
-    exact: bool, model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    exact: bool, model_dir: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from twolane.engine.cuda import engine as module
     from twolane.engine.cuda.graphs import PassGraphs
     from twolane.engine.cuda.inputs import DeviceInputs, HostInputs
 
-    apart, mixed = (cuda_engine(model_dir("llama"), exact=exact, graphed_tokens=n) for n in (64, 0))
+    apart, mixed = (
+        cuda_engine(model_dir("llama", **ONE_LAYER), exact=exact, graphed_tokens=n) for n in (64, 0)
+    )
     shapes: list[tuple[int, bool]] = []
     run = PassGraphs.run
 
@@ -156,9 +160,11 @@ def test_prompts_beside_rows_run_as_graphs_of_their_own(
 @pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")  # in rows of padding
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 def test_prompts_padded_for_a_graph_give_the_bits_of_the_same_prompts_unpadded(
-    family: str, model_dir: Callable[[str], Path]
+    family: str, model_dir: Callable[..., Path]
 ) -> None:
-    padded, plain = (cuda_engine(model_dir(family), exact=True, graphed_tokens=n) for n in (64, 0))
+    padded, plain = (
+        cuda_engine(model_dir(family, **ONE_LAYER), exact=True, graphed_tokens=n) for n in (64, 0)
+    )
     long, short = PROMPT[:11], PROMPT[11:16]
     steps = [
         [row(1, long, 0, 7, [1], n_prompt=11), row(2, short, 0, 5, [2], n_prompt=5)],
@@ -171,8 +177,8 @@ def test_prompts_padded_for_a_graph_give_the_bits_of_the_same_prompts_unpadded(
     assert torch.equal(*pools), "padding wrote keys"
 
 
-def test_a_fault_in_one_row_fails_that_row_alone(model_dir: Callable[[str], Path]) -> None:
-    engine = cuda_engine(model_dir("qwen3"))
+def test_a_fault_in_one_row_fails_that_row_alone(model_dir: Callable[..., Path]) -> None:
+    engine = cuda_engine(model_dir("qwen3", **ONE_LAYER))
     good, bad = PROMPT[:17], PROMPT[20:37]
     a, b = (token(r) for r in engine.run([row(1, good, 0, 17, [1], n_prompt=17),
                                           row(2, bad, 0, 17, [2], n_prompt=17)]))  # fmt: skip
@@ -192,7 +198,7 @@ def test_a_fault_in_one_row_fails_that_row_alone(model_dir: Callable[[str], Path
 
 
 def test_parameters_beyond_temperature_choose_as_the_cpu_engine_does(
-    model_dir: Callable[[str], Path],
+    model_dir: Callable[..., Path],
 ) -> None:
     gpu, cpu = (
         cuda_engine(model_dir("llama")),
@@ -217,8 +223,8 @@ def test_parameters_beyond_temperature_choose_as_the_cpu_engine_does(
             assert ours.tokens[0].logprob == pytest.approx(theirs.tokens[0].logprob, abs=1e-4)
 
 
-def test_exact_mode_replays_an_answer_one_by_one(model_dir: Callable[[str], Path]) -> None:
-    engine = cuda_engine(model_dir("qwen2"), exact=True)
+def test_exact_mode_replays_an_answer_one_by_one(model_dir: Callable[..., Path]) -> None:
+    engine = cuda_engine(model_dir("qwen2", **ONE_LAYER), exact=True)
     tokens, params = PROMPT[:20], replace(GREEDY, top_logprobs=2)
     found = []
     start = 0
@@ -233,8 +239,8 @@ def test_exact_mode_replays_an_answer_one_by_one(model_dir: Callable[[str], Path
     assert resumed.tokens[0] == found[3]
 
 
-def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[[str], Path]) -> None:
-    engine = cuda_engine(model_dir("llama"))
+def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[..., Path]) -> None:
+    engine = cuda_engine(model_dir("llama", **ONE_LAYER))
     work = [row(i, PROMPT[:5], 0, 5, [i], n_prompt=5) for i in range(3)]
     unfinished = row(3, PROMPT[:9], 0, 5, [3], n_prompt=9)
     step: Any = engine.submit([*work, unfinished])
@@ -243,7 +249,7 @@ def test_results_are_as_many_values_as_rows_were_sampled(model_dir: Callable[[st
 
 
 def test_rows_of_a_later_pass_follow_what_the_last_step_has_sampled(
-    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    model_dir: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from twolane.engine.cuda import engine as module
 
@@ -252,7 +258,7 @@ def test_rows_of_a_later_pass_follow_what_the_last_step_has_sampled(
     def answers(most_rows: int) -> list[int]:
         """Three rows follow their samples behind a row that does not."""
         monkeypatch.setattr(module, "MAX_ROWS", most_rows)
-        engine = cuda_engine(model_dir("llama"))
+        engine = cuda_engine(model_dir("llama", **ONE_LAYER))
         (first,) = engine.run([row(3, prompts[3], 0, 10, [3], n_prompt=10)])
         engine.run([row(i, prompts[i], 0, 9, [i], n_prompt=10) for i in range(3)])
         step = engine.submit([row(i, prompts[i], 9, 1, [i], n_prompt=10) for i in range(3)])
@@ -265,13 +271,13 @@ def test_rows_of_a_later_pass_follow_what_the_last_step_has_sampled(
 
 
 def test_only_rows_of_answers_whose_graphs_are_captured_are_just_launched(
-    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    model_dir: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from twolane.engine.cuda.graphs import PassGraphs
     from twolane.engine.cuda.inputs import InputShape
     from twolane.engine.cuda.plans import MAX_ROWS
 
-    engine = cuda_engine(model_dir("llama"))
+    engine = cuda_engine(model_dir("llama", **ONE_LAYER))
     answer = row(1, [5, 6, 7], 2, 1, [0], n_prompt=2)
     captured: set[int] = set()
     assert not engine.only_launches([answer]), "there are no graphs without a card"

@@ -62,19 +62,22 @@ def steps_ahead(engine: Engine) -> list[SampledToken]:
 # The last two cover the first between them:
 # pages that are not quantised, products that are not exact.
 @pytest.mark.parametrize(
-    ("kv_heads", "exact", "kv_dtype"),
+    ("kv_heads", "exact", "kv_dtype", "layers"),
     [
-        pytest.param(2, False, "auto", marks=pytest.mark.soak),
-        (1, True, "auto"),
-        (2, False, "fp8"),
+        pytest.param(2, False, "auto", 2, marks=pytest.mark.soak),
+        pytest.param(2, False, "fp8", 2, marks=pytest.mark.soak),
+        (1, True, "auto", 2),
+        (2, False, "fp8", 1),
     ],
 )
 def test_ranks_of_the_gpu_engine_give_what_one_gives(
-    kv_heads: int, exact: bool, kv_dtype: str, tmp_path: Path
+    kv_heads: int, exact: bool, kv_dtype: str, layers: int, tmp_path: Path
 ) -> None:
     from twolane.engine.cuda.startup.load import load_cuda_engine
 
-    model = write_random_model(tmp_path, "qwen3", seed=1, kv_heads=kv_heads, head_dim=16)
+    model = write_random_model(
+        tmp_path, "qwen3", seed=1, layers=layers, kv_heads=kv_heads, head_dim=16
+    )
     config = EngineConfig(
         model_dir=model, n_pages=8, page_tokens=64, exact=exact, kv_dtype=kv_dtype
     )
@@ -93,7 +96,7 @@ def test_ranks_of_the_gpu_engine_give_what_one_gives(
 def test_ranks_with_fp8_weights_are_near_what_one_gives(tmp_path: Path) -> None:
     from twolane.engine.cuda.startup.load import load_cuda_engine
 
-    model = write_random_model(tmp_path, "llama", seed=1, hidden_size=64, heads=4, kv_heads=2)
+    model = write_random_model(tmp_path, "llama", seed=1, layers=1)
     config = EngineConfig(
         model_dir=model, n_pages=8, page_tokens=64, exact=False, weights="fp8", kv_dtype="fp8"
     )

@@ -45,7 +45,7 @@ from twolane.params import SamplingParams
 
 H200 = Card(cores=132, is_hopper=True)
 USUALLY = StepShapes(rows=256, tokens=8192)
-STEPS = 80
+STEPS = 40
 EVERY_CLASS = (5, 11, 23, 47, 75, 90, 111, 150, 180)  # decode rows beside a chunk, all sampled
 FORGOTTEN = {f"qwen3, {n} rows forgotten": n for n in (32, 96)}
 LLAMA = {

@@ -47,6 +47,7 @@ def make_engine(n_pages: int) -> TimedEngine:
     return TimedCpuEngine(load_engine(config))
 
 
+N_TOKENS = 48  # answers are so long that workers die twice meanwhile
 COLOCATED, SPLIT = ("pd", "pd"), ("p", "p", "d", "d")
 # Every two values meet; all three together are for `make soak`.
 PAIRWISE = {(COLOCATED, 40, "greedy"), (COLOCATED, 300, "seeded"),
@@ -66,7 +67,7 @@ def test_bits_survive_faulty_memory_transfers_and_deaths_at_any_moment(
     roles: tuple[str, ...], chunk_tokens: int, sampling: str
 ) -> None:
     situation = Situation("float32", "memory", chunk_tokens, "any", "any", "crowd", sampling)
-    asked = [probe for turn in range(3) for probe in probes(situation, turn)]
+    asked = [probe for turn in range(3) for probe in probes(situation, turn, N_TOKENS)]
 
     async def main() -> None:
         async with virtual_cluster(shape, seed=chunk_tokens) as cluster:

@@ -37,6 +37,7 @@ from twolane.deploy.spec.devices import check_gpus, settled, visible_devices
 from twolane.deploy.spec.listeners import check_listeners, check_tls_is_used
 from twolane.deploy.spec.secret import read_secret, secret_by_hand, secret_option
 from twolane.deploy.spec.settings import (
+    MOST_WORKERS,
     ClusterSettings,
     RaySettings,
     RouterSettings,
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology import Topology
 
-_COUNT = click.IntRange(min=0)
+_MOST_PREPARED = 16  # workers: no stop comes while these processes are started
+_COUNT = click.IntRange(0, MOST_WORKERS)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("up"))
@@ -226,7 +228,7 @@ async def _bring_up(
     here, and while routers start."""
     offered: tuple[str, ...] = ()  # a Ray that we start knows its GPUs itself
     if isinstance(launcher, ProcessLauncher):
-        for spec in cluster.workers():
+        for spec in cluster.workers()[:_MOST_PREPARED]:
             launcher.prepare(spec)
         offered = visible_devices() if cluster.devices else ()
     from twolane.deploy.launch.from_cluster import inventory_of

@@ -29,6 +29,7 @@ from twolane.deploy.launch.pools import Pools
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.revision import Fit, fit_everywhere, read_in_time
+from twolane.deploy.spec.settings import MOST_WORKERS
 from twolane.errors import InvalidRequestError
 from twolane.v1 import acts_pb2
 
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 
 _CODE = grpc.StatusCode
 _ENDED_WITHIN_S = 590.0  # before the router that waits for the answer gives up
-MOST_WORKERS = 10_000  # of a pool
 
 
 async def fit_of(cluster: ClusterSpec, pools: Pools, hosts: Hosts | None, model_dir: str) -> Fit:

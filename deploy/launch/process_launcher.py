@@ -48,6 +48,7 @@ class ProcessLauncher:
         self._state_dir = state_dir
         self._processes: dict[str, HostProcess] = {}  # the latest incarnation of each name
         self._prepared: dict[str, _Spawned] = {}
+        self._spawning = asyncio.Lock()
 
     def prepare(self, spec: WorkerSpec) -> None:
         """Start the worker's process, to which `start` will send its spec: it imports its engine's
@@ -60,7 +61,9 @@ class ProcessLauncher:
             await self._processes.pop(spec.name).kill()  # one incarnation at a time
         if self._state_dir is not None:
             spec = replace(spec, state_dir=str(self._state_dir))
-        spawned = self._prepared.pop(spec.name, None) or self._spawn(spec)
+        async with self._spawning:  # one in each turn of the loop: a stop comes between them
+            await asyncio.sleep(0)
+            spawned = self._prepared.pop(spec.name, None) or self._spawn(spec)
         try:
             _send(spawned.popen, to_json(spec))
             line = await _read_line(spawned.ready)

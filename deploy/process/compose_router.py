@@ -38,8 +38,10 @@ def router_config(spec: RouterSpec) -> RouterConfig:
         epoch=new_epoch(),
         models=(spec.model.name,),
         defaults={spec.model.name: defaults},
-        limits=LimitsConfig(
-            prompt_tokens=settings.max_prompt_tokens, max_tokens=settings.max_output_tokens
+        limits=with_given(
+            LimitsConfig(),
+            prompt_tokens=settings.max_prompt_tokens,
+            max_tokens=settings.max_output_tokens,
         ),
         membership=MembershipConfig(
             announce_interval_s=timing.heartbeat_s,
@@ -47,9 +49,9 @@ def router_config(spec: RouterSpec) -> RouterConfig:
             suspicion_s=timing.suspicion_s,
         ),
         admission=with_given(
-            AdmissionConfig(
-                max_queued=settings.max_queued, growth_reserve_tokens=settings.growth_tokens
-            ),
+            AdmissionConfig(),
+            max_queued=settings.max_queued,
+            growth_reserve_tokens=settings.growth_tokens,
             beside_rows_s=settings.beside_rows_s,
         ),
     )

@@ -5,6 +5,7 @@ See `twolane.deploy.spec.declared_options`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twolane.kvtransfer.page_lane import PageLane
@@ -14,6 +15,8 @@ from twolane.router.shared.address import parse_address
 from twolane.rpc.listen import MAX_PORT, is_unspecified, port_range
 
 MAX_SOCKETS = 64  # from a sender to a receiver
+MOST_WORKERS = 10_000  # of a pool
+_MOST_TIMEOUT_S = 3600.0
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
 AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
@@ -150,12 +153,22 @@ class TimingSpec:
     """Timeouts of failure detection (tests shorten them) and of a clean stop. Raises ValueError for
     timeouts so short that living processes would be taken for dead."""
 
-    heartbeat_s: float = option(1.0, "How often everybody shows signs of life.", above=0)
-    suspicion_s: float = option(
-        3.0, "Silence after which requests go elsewhere.", above=0, is_live=True
+    heartbeat_s: float = option(
+        1.0, "How often everybody shows signs of life.", above=0, most=_MOST_TIMEOUT_S
     )
-    lease_s: float = option(6.0, "How long pages are held for a silent peer.", above=0)
-    grace_s: float = option(10.0, "How long answers outlive a lost router.", above=0)
+    suspicion_s: float = option(
+        3.0,
+        "Silence after which requests go elsewhere.",
+        above=0,
+        most=_MOST_TIMEOUT_S,
+        is_live=True,
+    )
+    lease_s: float = option(
+        6.0, "How long pages are held for a silent peer.", above=0, most=_MOST_TIMEOUT_S
+    )
+    grace_s: float = option(
+        10.0, "How long answers outlive a lost router.", above=0, most=_MOST_TIMEOUT_S
+    )
     stop_grace_s: float = option(5.0, "How long running answers get at a stop.", above=0)
     orphan_s: float = option(
         60.0, "Silence of agent and routers after which a worker ends itself.", above=0
@@ -305,12 +318,19 @@ class RouterSettings:
         "[default: $OTEL_EXPORTER_OTLP_ENDPOINT, or none]",
         metavar="URL",
     )
-    max_prompt_tokens: int = option(131_072, "Longer prompts are refused.", least=1, is_live=True)
-    max_output_tokens: int = option(
+    # earlier versions wrote None for the defaults of these four
+    max_prompt_tokens: int | None = option(
+        131_072, "Longer prompts are refused.", least=1, is_live=True
+    )
+    max_output_tokens: int | None = option(
         131_072, "Longest answer; more max_tokens are refused.", least=1, is_live=True
     )
-    max_queued: int = option(1024, "Requests that may wait at the router.", least=1, is_live=True)
-    growth_tokens: int = option(64, "Tokens that each answer reserves.", least=1, is_live=True)
+    max_queued: int | None = option(
+        1024, "Requests that may wait at the router.", least=1, is_live=True
+    )
+    growth_tokens: int | None = option(
+        64, "Tokens that each answer reserves.", least=1, is_live=True
+    )
     beside_rows_s: float | None = option(
         None,
         "Beside workers that only prefill, one with both roles takes a prompt that costs its "
@@ -325,6 +345,14 @@ class RouterSettings:
             )
         if self.store is not None:
             parse_address(self.store)
+        at_host = {
+            "port": self.port,
+            "http_port": self.http_door,
+            "metrics_port": self.metrics_port,
+        }
+        at_bind_host = {"worker_port": self.worker_port, "admin_port": self.admin_port}
+        _refuse_one_port_twice(at_host)
+        _refuse_one_port_twice(at_bind_host)
 
     @property
     def http_door(self) -> int | None:
@@ -334,3 +362,13 @@ class RouterSettings:
             return self.http_port
         above = self.port + _HTTP_ABOVE
         return above if self.port and above <= MAX_PORT else 0
+
+
+def _refuse_one_port_twice(ports: Mapping[str, int | None]) -> None:
+    """Raise ValueError if two of a host's listeners have one port; 0 and None are none."""
+    names: dict[int, str] = {}
+    for name, port in ports.items():
+        if port and port in names:
+            raise ValueError(f"{names[port]} and {name} are both {port}: give them different ports")
+        if port:
+            names[port] = name

@@ -24,6 +24,7 @@ from twolane.deploy.spec.host_options import HostOptions
 from twolane.deploy.spec.host_sets import HostSetOptions, KubernetesOptions
 from twolane.deploy.spec.settings import (
     DECODE,
+    MOST_WORKERS,
     PREFILL,
     ClusterSettings,
     RaySettings,
@@ -96,7 +97,7 @@ class Pool(WorkerOptions):
 
     role: Literal["prefill", "decode", "both"]
     name: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$", max_length=40)] | None = None
-    workers: Annotated[int, Field(ge=1)] = 1
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 1
 
     @property
     def title(self) -> str:

@@ -24,17 +24,23 @@ SHIPPED = Path(__file__).parents[1] / "topologies"
 _MOST_DEEP = 50
 
 
+class WrongTopologyError(StartError):
+    """There is no such topology, or it has errors. The exit code is 2."""
+
+
 def find_topology(name: str) -> Path:
-    """The path of a topology: a file, or the name of one that is shipped. Raises `StartError`."""
+    """The path of a topology: a file, or the name of one that is shipped. Raises
+    `WrongTopologyError`."""
     for path in (Path(name).expanduser(), SHIPPED / f"{name}.yaml"):
         if path.exists() and not path.is_dir():
             return path
     ours = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
-    raise StartError(f"no file {name}; a topology is a YAML file, or one of {ours}")
+    raise WrongTopologyError(f"no file {name}; a topology is a YAML file, or one of {ours}")
 
 
 def read_topology(path: Path, *, is_whole: bool = True) -> Topology:
-    """Read and parse a file (`parse_topology`). Raises `StartError` with a line for each error."""
+    """Read and parse a file (`parse_topology`). Raises `WrongTopologyError` with a line for each
+    error."""
     try:
         text = path.read_text(encoding="utf-8")
         _refuse_endless(text)
@@ -45,19 +51,20 @@ def read_topology(path: Path, *, is_whole: bool = True) -> Topology:
         value = {} if root is None else yaml.safe_load(text)
         return parse_topology(value, is_whole=is_whole)
     except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"{path}: {error}") from error
+        raise WrongTopologyError(f"{path}: {error}") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if error.context_mark is not None and mark.line >= len(text.splitlines()):
             mark = error.context_mark  # where it began what does not end
-        raise StartError(f"{_at(path, mark)}: not YAML: {error.problem}") from error
+        raise WrongTopologyError(f"{_at(path, mark)}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise StartError(f"{path}: not YAML: {error}") from error
+        raise WrongTopologyError(f"{path}: not YAML: {error}") from error
     except TopologyError as error:
         found = sorted(
             ((_mark(root, p.place), written(p.text, str)) for p in error.problems), key=_line
         )
-        raise StartError("\n".join(f"{_at(path, mark)}: {text}" for mark, text in found)) from error
+        lines = [f"{_at(path, mark)}: {text}" for mark, text in found]
+        raise WrongTopologyError("\n".join(lines)) from error
 
 
 def write_topology(topology: Topology) -> str:

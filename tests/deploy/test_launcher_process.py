@@ -51,6 +51,30 @@ async def test_start_returns_when_the_process_serves(launcher: ProcessLauncher) 
     assert os.getpgid(handle.pid) == handle.pid
 
 
+async def test_a_stop_comes_between_the_starts_of_many_workers(
+    launcher: ProcessLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_spawned = 0
+
+    def spawn(its: WorkerSpec) -> None:
+        nonlocal n_spawned
+        n_spawned += 1
+        if n_spawned == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        raise StartError(its.name)
+
+    monkeypatch.setattr(launcher, "_spawn", spawn)
+    starts = [asyncio.create_task(launcher.start(spec(worker_id=f"w{i}"))) for i in range(200)]
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, lambda: [start.cancel() for start in starts])
+    try:
+        await asyncio.wait(starts, timeout=30)
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR1)
+    assert all(start.done() for start in starts)
+    assert n_spawned < 20
+
+
 async def test_a_worker_with_gpus_of_its_own_sees_no_others(
     launcher: ProcessLauncher, tmp_path: Path
 ) -> None:

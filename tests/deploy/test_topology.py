@@ -102,6 +102,7 @@ def test_what_a_file_does_not_say_is_left_to_whoever_enforces_it(tmp_path: Path)
         (("name: readers", "name: decode"), "t.yaml:19: pools[0] is called decode already: give"),
         (("name: readers", "name: router"), "t.yaml:15: the router is called router already"),
         (("workers: 2", "workers: 0"), "t.yaml:16: pools[0].workers is 0; it should be greater"),
+        (("workers: 2", "workers: 10001"), "t.yaml:16: pools[0].workers is 10001; it should be le"),
         (
             ("workers: 2", "workers: '2'"),
             "t.yaml:16: pools[0].workers is '2'; it should be a valid",
@@ -283,6 +284,8 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
         ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
         ({"prefill": 2, "decode": 0}, "2 prefill and 0 decode workers .* or one that does both"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
+        ({"port": 7300, "metrics_port": 7302}, "--http-port and --metrics-port are both 7302"),
+        ({"worker_port": 7300, "admin_port": 7300}, "--worker-port and --admin-port are both 7300"),
         ({"lease_s": 0.1}, "--lease-s is 0.1; it must be more than --heartbeat-s"),
     ],
 )

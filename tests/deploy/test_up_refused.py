@@ -95,6 +95,8 @@ def test_a_gpu_is_missed_before_anything_starts_and_a_driver_is_trusted(
         (["--model", "/nowhere"], 1, "no directory /nowhere; a model is"),
         (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
         (["--colour", "red"], 2, "No such option"),
+        (["--topology", "nowhere"], 2, "no file nowhere; a topology is"),
+        (["--prefill", "10001"], 2, "10001 is not in the range"),
     ],
 )
 def test_a_terminal_shows_why_it_cannot_start(

@@ -88,6 +88,7 @@ def test_fields_tell_where_a_value_is_from_and_no_secret() -> None:
         ("router.max_queued", "{", InvalidRequestError, "is no JSON"),
         ("log_level", '"loud"', InvalidRequestError, "log_level"),
         ("timing.suspicion_s", "0.5", InvalidRequestError, "must be more than heartbeat_s"),
+        ("timing.suspicion_s", "1e9", InvalidRequestError, "less than or equal to 3600"),
         ("router.port", "7300", PreconditionError, "twolane up … --port 7300"),
         ("router.store", "null", PreconditionError, "router.store needs a restart"),
         ("workers.step_tokens", "512", PreconditionError, "--step-tokens of twolane up"),

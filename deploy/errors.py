@@ -11,6 +11,10 @@ class StartError(Exception):
     """A process did not start. The text is the process' own error message, or the system's."""
 
 
+class WrongTopologyError(StartError):
+    """There is no such topology, or it has errors. The exit code is 2."""
+
+
 class NotProvenError(Exception):
     """A process may still be running. The text says why this cannot be determined."""
 

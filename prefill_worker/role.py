@@ -169,7 +169,7 @@ class PrefillRole:
         queue = self._in_state(RowState.WAITING)
         started = self._in_state(RowState.COMPUTING)
         start = who_starts(
-            [Waiting(row.times.arrived_s, row.n_input) for row in queue],
+            [Waiting(row.times.arrived_s, row.n_plannable) for row in queue],
             budget_tokens=n_tokens - sum(row.n_plannable for row in started),
             n_started=len(started),
             now=now,
@@ -192,7 +192,8 @@ class PrefillRole:
         for row, n in planned:
             row.n_ahead += n
         if planned and self._learnt is not None:
-            is_alone = n_tokens == self._context.limits.step_tokens  # no decode rows in this step
+            has_all = n_tokens == self._context.limits.step_tokens  # no decode rows in this step
+            is_alone = has_all and not any(row.replays for row, _ in planned)
             self._learnt.planned(sum(n for _, n in planned), now, is_alone=is_alone)
         return work
 

@@ -23,6 +23,7 @@ class Option:
     name: str  # "": the field's name
     help: str
     usual: Any = None  # None: the field's default
+    stands_for: Any = None  # what a default of None means, for help and display
     choices: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None

@@ -149,6 +149,11 @@ class Row:
         return max(0, self.n_uncomputed - self.n_ahead)
 
     @property
+    def replays(self) -> bool:
+        """Whether it is a resumed answer whose tokens are computed one by one."""
+        return self.n_input > self.n_prompt and not self.spec.indexes_answers
+
+    @property
     def n_plannable(self) -> int:
         """How many of these the next step may compute."""
         n_unplanned = self.n_unplanned

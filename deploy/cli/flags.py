@@ -43,6 +43,8 @@ def _flag(each: Declared, usual: Any) -> Callable[[CommandT], CommandT]:
     help, default_text, _ = each.option.help.partition("  [default:")
     default_is_in_help = bool(default_text) and usual is None
     usual = each.usual if usual is None else usual
+    if usual is None and each.option.stands_for is not None:
+        help = f"{help}  [default: {each.option.stands_for}]"
     facts: dict[str, Any] = {
         "help": (each.option.help if default_is_in_help else help) or None,
         "metavar": each.option.metavar,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from twolane.deploy.errors import WrongTopologyError
 from twolane.deploy.spec.listeners import UnprotectedStartError, UnusedTlsError
-from twolane.deploy.spec.topology_file import WrongTopologyError
 
 
 def code_of(error: Exception) -> int:

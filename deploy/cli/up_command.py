@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from twolane.deploy.launch.supervisor import Supervisor
     from twolane.deploy.spec.topology import Topology
 
-_MOST_PREPARED = 16  # workers: no stop comes while these processes are started
+_MOST_PREPARED = 16  # workers whose processes are started in one go; a stop is not heard meanwhile
 _COUNT = click.IntRange(0, MOST_WORKERS)
 
 
@@ -168,7 +169,11 @@ def _check_ports(cluster: ClusterSpec) -> None:
         (its.host, its.http_door or 0, "--http-port"),
         (router.bind_host, its.worker_port, "--worker-port"),
         (its.host, its.metrics_port, "--metrics-port"),
+        (router.bind_host, its.admin_port or 0, "--admin-port"),
     ]
+    for (host, port, option), (other_host, other_port, other) in combinations(wanted, 2):
+        if port and (host, port) == (other_host, other_port):
+            raise StartError(f"{option} and {other} are both {port}: give them different ports")
     wanted += [
         (worker.metrics_host, worker.metrics_port, "--worker-metrics-port")
         for worker in cluster.workers()

@@ -67,10 +67,14 @@ def shown(option: NamedOption, value: Any, *, live: bool, is_set: bool) -> clust
     its = option.its
     is_shown = not its.option.is_secret or value is None
     source = "operator" if is_set else "default" if value == its.usual else "file"
+
+    def in_json(value: Any) -> str:
+        return json.dumps(its.option.stands_for if value is None else value)
+
     return cluster_pb2.ConfigField(
         name=option.name,
-        value=json.dumps(value if is_shown else _SECRET),
-        default=json.dumps(its.usual),
+        value=in_json(value if is_shown else _SECRET),
+        default=in_json(its.usual),
         live=live,
         source=source,
     )

@@ -5,7 +5,6 @@ See `twolane.deploy.spec.declared_options`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from twolane.kvtransfer.page_lane import PageLane
@@ -318,18 +317,21 @@ class RouterSettings:
         "[default: $OTEL_EXPORTER_OTLP_ENDPOINT, or none]",
         metavar="URL",
     )
-    # earlier versions wrote None for the defaults of these four
     max_prompt_tokens: int | None = option(
-        131_072, "Longer prompts are refused.", least=1, is_live=True
+        None, "Longer prompts are refused.", stands_for=131_072, least=1, is_live=True
     )
     max_output_tokens: int | None = option(
-        131_072, "Longest answer; more max_tokens are refused.", least=1, is_live=True
+        None,
+        "Longest answer; more max_tokens are refused.",
+        stands_for=131_072,
+        least=1,
+        is_live=True,
     )
     max_queued: int | None = option(
-        1024, "Requests that may wait at the router.", least=1, is_live=True
+        None, "Requests that may wait at the router.", stands_for=1024, least=1, is_live=True
     )
     growth_tokens: int | None = option(
-        64, "Tokens that each answer reserves.", least=1, is_live=True
+        None, "Tokens that each answer reserves.", stands_for=64, least=1, is_live=True
     )
     beside_rows_s: float | None = option(
         None,
@@ -345,14 +347,6 @@ class RouterSettings:
             )
         if self.store is not None:
             parse_address(self.store)
-        at_host = {
-            "port": self.port,
-            "http_port": self.http_door,
-            "metrics_port": self.metrics_port,
-        }
-        at_bind_host = {"worker_port": self.worker_port, "admin_port": self.admin_port}
-        _refuse_one_port_twice(at_host)
-        _refuse_one_port_twice(at_bind_host)
 
     @property
     def http_door(self) -> int | None:
@@ -362,13 +356,3 @@ class RouterSettings:
             return self.http_port
         above = self.port + _HTTP_ABOVE
         return above if self.port and above <= MAX_PORT else 0
-
-
-def _refuse_one_port_twice(ports: Mapping[str, int | None]) -> None:
-    """Raise ValueError if two of a host's listeners have one port; 0 and None are none."""
-    names: dict[int, str] = {}
-    for name, port in ports.items():
-        if port and port in names:
-            raise ValueError(f"{names[port]} and {name} are both {port}: give them different ports")
-        if port:
-            names[port] = name

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import WrongTopologyError
 from twolane.deploy.spec.parse_topology import (
     Place,
     Problem,
@@ -22,10 +22,6 @@ from twolane.deploy.spec.topology import Topology
 
 SHIPPED = Path(__file__).parents[1] / "topologies"
 _MOST_DEEP = 50
-
-
-class WrongTopologyError(StartError):
-    """There is no such topology, or it has errors. The exit code is 2."""
 
 
 def find_topology(name: str) -> Path:

@@ -284,8 +284,6 @@ def test_options_make_the_topology_that_a_file_would(tmp_path: Path) -> None:
         ({"checksums": False, "transports": ("tcp",)}, "always summed over networks .tcp."),
         ({"prefill": 2, "decode": 0}, "2 prefill and 0 decode workers .* or one that does both"),
         ({"pages": 3, "kv_bytes": 3}, "both say how large"),
-        ({"port": 7300, "metrics_port": 7302}, "--http-port and --metrics-port are both 7302"),
-        ({"worker_port": 7300, "admin_port": 7300}, "--worker-port and --admin-port are both 7300"),
         ({"lease_s": 0.1}, "--lease-s is 0.1; it must be more than --heartbeat-s"),
     ],
 )

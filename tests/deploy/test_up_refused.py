@@ -96,6 +96,16 @@ def test_a_gpu_is_missed_before_anything_starts_and_a_driver_is_trusted(
         (["--pages", "2"], 1, "a pool of 2 pages of 16 tokens is too small"),
         (["--colour", "red"], 2, "No such option"),
         (["--topology", "nowhere"], 2, "no file nowhere; a topology is"),
+        (
+            ["--port", "7300", "--metrics-port", "7302"],
+            1,
+            "--http-port and --metrics-port are both 7302",
+        ),
+        (
+            ["--worker-port", "7300", "--admin-port", "7300"],
+            1,
+            "--worker-port and --admin-port are both 7300",
+        ),
         (["--prefill", "10001"], 2, "10001 is not in the range"),
     ],
 )

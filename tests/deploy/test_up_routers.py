@@ -224,7 +224,7 @@ def test_settings_hold_at_all_routers_and_at_one_that_starts_later(cluster: Loca
             return [(its.before, its.after) for its in done.changes if its.subject == name]
         return []
 
-    assert wait_until(lambda: changes("77"), "it is set") == [("null", "77")]
+    assert wait_until(lambda: changes("77"), "it is set") == [("1024", "77")]
     wait_until(lambda: held() == ["77"] * N, "it holds at all routers")
     n_events = len(cluster.events)
     cluster.kill(NAMES[1])
@@ -232,4 +232,4 @@ def test_settings_hold_at_all_routers_and_at_one_that_starts_later(cluster: Loca
     wait_until(lambda: held() == ["77"] * N, "the router that was started again has it, too")
     wait_until(lambda: know_each_other(cluster), "it is asked, too")
     assert wait_until(lambda: changes("null"), "it is set back") == [("77", "null")]
-    wait_until(lambda: held() == ["null"] * N, "it holds at all routers")
+    wait_until(lambda: held() == ["1024"] * N, "it holds at all routers")

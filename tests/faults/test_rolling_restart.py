@@ -40,7 +40,8 @@ TIMES: dict[str, Any] = {"heartbeat_s": 0.2, "suspicion_s": 30.0, "lease_s": 60.
 def copy_of_the_code(folder: Path) -> Path:
     """With what is compiled of it: Python compiles again what changes later."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / name, symlinks=True)
+        being_written = shutil.ignore_patterns("*.pyc.*")
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=being_written)
     return folder
 
 

@@ -8,7 +8,9 @@ import pytest
 
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.params import SamplingParams
+from twolane.prefill_worker.batching import BatchingConfig
 from twolane.prefill_worker.config import PrefillConfig
+from twolane.prefill_worker.learnt_batching import LearntBatching
 from twolane.prefill_worker.role import PrefillRole
 from twolane.v1 import worker_pb2
 from twolane.worker.config import WorkerConfig
@@ -73,6 +75,47 @@ def test_a_resumed_answer_that_is_replayed_is_so_a_few_tokens_a_step() -> None:
     assert step(context, role, 200) == [(1, REPLAYED_TOKENS), (2, 130 + REPLAYED_TOKENS)]
     assert step(context, role, 200) == [(1, 40 - 2 * REPLAYED_TOKENS)]
     assert resumed.n_tokens == 71, "the next token is sampled when all are there"
+
+
+def test_resumed_answers_that_are_replayed_start_side_by_side() -> None:
+    """Each takes as little of a step as it computes in it, however long it is."""
+    engine = FakeEngine(FakeEngineConfig(n_pages=80))
+    engine.spec = replace(engine.spec, indexes_answers=False)
+    context = WorkerContext(WorkerConfig(worker_id="p"), engine)
+    role = PrefillRole(context)
+    for _ in range(3):
+        role.accept(row(context, 300, n_prompt=10), 0.0)
+    role.accept(row(context, 20), 0.0)
+    n = 10 + REPLAYED_TOKENS
+    assert step(context, role, 200) == [(1, n), (2, n), (3, n), (4, 20)]
+
+
+def test_nothing_is_learnt_from_steps_in_which_an_answer_is_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine(FakeEngineConfig(n_pages=40))
+    engine.spec = replace(engine.spec, indexes_answers=False)
+    batching = BatchingConfig(window_s=None)
+    role = PrefillRole(
+        WorkerContext(WorkerConfig(worker_id="p"), engine), PrefillConfig(batching=batching)
+    )
+    alone: list[bool] = []
+    planned = LearntBatching.planned
+
+    def note(self: LearntBatching, n_tokens: int, now: float, *, is_alone: bool) -> None:
+        alone.append(is_alone)
+        planned(self, n_tokens, now, is_alone=is_alone)
+
+    monkeypatch.setattr(LearntBatching, "planned", note)
+    context = role._context
+    role.accept(row(context, 40, n_prompt=10), 0.0)
+    n_steps = 0
+    while step(context, role, context.limits.step_tokens):
+        n_steps += 1
+    role.accept(row(context, 20), 0.0)
+    step(context, role, context.limits.step_tokens)
+    assert alone == [False] * n_steps + [True]
+    assert n_steps == 2
 
 
 def test_pages_are_offered_when_their_step_is_submitted_and_not_again(

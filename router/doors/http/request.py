@@ -127,10 +127,12 @@ class RequestBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         given = {name: value for name, value in given.items() if value is not None}
         if given.get("top_k") == -1:
             given["top_k"] = 0  # both mean the whole vocabulary
-        if given.get("seed") == -1:
-            del given["seed"]  # as in vLLM: any seed
-        elif -(2**63) <= given.get("seed", 0) < 0:
-            given["seed"] %= 2**63  # OpenAI's are signed, the router's are not
+        if (seed := given.pop("seed", -1)) != -1:  # as in vLLM: any seed
+            if not -(2**63) <= seed < 2**63:
+                raise InvalidRequestError(
+                    f"seed is {seed}; it must be {-(2**63)} to {2**63 - 1}", field="seed"
+                )
+            given["seed"] = seed % 2**63  # OpenAI's are signed, the router's are not
         return inference_pb2.GenerateRequest(sampling=given_to_proto(given), model=self.model or "")
 
 

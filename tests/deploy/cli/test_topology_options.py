@@ -137,7 +137,7 @@ def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "message"),
     [
-        ("pools: [{role: both, page: 5}]", [], 1, "t.yaml:1: there is no field page; did you mean"),
+        ("pools: [{role: both, page: 5}]", [], 2, "t.yaml:1: there is no field page; did you mean"),
         ("pools: [{role: both}]", ["--decode", "2"], 2, "leave --decode out, or edit the file"),
         ("pools: [{role: both}]", ["--launcher", "slurm"], 2, "'slurm' is not one of 'ray', 'pro"),
     ],

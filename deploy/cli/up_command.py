@@ -161,8 +161,8 @@ def _is_on_another_ray(topology: Topology) -> bool:
 
 
 def _check_ports(cluster: ClusterSpec) -> None:
-    """Raise `StartError` if a port is in use, before any process starts. The router reports a port
-    that is taken later."""
+    """Raise `StartError` if a port is in use, or two options name one, before any process starts.
+    The router reports a port that is taken later."""
     router, its = cluster.router(), cluster.settings
     wanted = [
         (its.host, its.port, "--port"),

@@ -6,16 +6,21 @@ folder in namespaces of their own.
 
 Whatever the tests start ends with process 1, and process 1 ends with this command. Root is not
 needed where the kernel lets users have namespaces. Where it lets nobody, the command fails.
+
+Without arguments two workers of pytest share the files, each with all of the above to itself: the
+tests wait more than they compute. With arguments one process runs what they choose.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 
 IN_NAMESPACES = "TWOLANE_TEST_HOSTS"  # set for the tests
+_WORKERS = 2
 _TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "nft": "nftables"}
 
 
@@ -29,12 +34,16 @@ def main() -> int:
         print("tests of hosts need namespaces: run them as root, in a container", file=sys.stderr)
         print("with --privileged, or where users may have namespaces", file=sys.stderr)
         return 1
-    tests = [sys.executable, "-m", "pytest", "tests/hosts", *sys.argv[1:]]
     os.environ[IN_NAMESPACES] = "1"
     # sh stays as process 1: it reaps whom the tests leave behind
-    return subprocess.run(
-        [*prefix, "sh", "-c", '"$@"; exit $?', "sh", *tests], check=False
-    ).returncode
+    inside = [*prefix, "sh", "-c", '"$@"; exit $?', "sh", sys.executable]
+    tests = ["-m", "pytest", "tests/hosts"]
+    if arguments := sys.argv[1:]:
+        command = [*inside, *tests, *arguments]
+    else:
+        workers = f"{_WORKERS}*popen//python={shlex.join(inside)}"
+        command = [sys.executable, *tests, "--dist", "loadfile", "--tx", workers]
+    return subprocess.run(command, check=False).returncode
 
 
 def _unshare() -> list[str]:

@@ -18,6 +18,7 @@ from tests.docs.tables import table
 from twolane import params
 from twolane.calls import resuming
 from twolane.deploy.process import log_limit
+from twolane.deploy.spec import settings
 from twolane.engine import config as engine_config
 from twolane.engine.cuda import plans
 from twolane.errors import InvalidParameterError
@@ -38,6 +39,13 @@ OTHERS = (
     (engine_config, "MAX_RANKS", "ranks of a worker (`--tensor-parallel`)", "the start fails"),
     (engine_config, "MAX_THREADS", "compute threads of a process (`--threads`)", "the start fails"),
     (plans, "STEP_ROWS", "rows of a GPU's step (`--decode-rows`)", "the start fails"),
+    (settings, "MOST_WORKERS", "workers of a pool", "the start fails, `scale` is refused"),
+    (
+        settings,
+        "_MOST_TIMEOUT_S",
+        "`--heartbeat-s`, `--suspicion-s`, `--lease-s`, `--grace-s`",
+        "the start fails",
+    ),
     (
         channel_options,
         "MAX_MESSAGE_BYTES",

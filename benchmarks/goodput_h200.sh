@@ -26,8 +26,7 @@
 #               4096x64: split holds 6 at 500/20, colocated neither; colocated 12 at 500/100, split 6;
 #               azure-code: as 4096x64, at 8 and 16; azure-conv: split holds 12 at 500/20, colocated
 #               neither, and both 12 at 500/100, colocated 24
-#               (measured: 128x512: split 32 at 500/20, colocated neither; azure-code: colocated neither at
-#               500/20; azure-conv: split 24 at both; docs/planning.md has the shares)
+#               (measured: azure-conv: split 24 at both; docs/planning.md has the shares)
 step=${1:?starts, trace, idle, split, http, fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What one GPU says of a commit: do its tests pass, how soon is a cluster or an engine ready, what do
 # kills cost, how soon does a flipped worker serve, and how long are the engine's steps. A step is
-# over in five minutes; each result is saved as soon as it is there.
+# over in five minutes, `engine` in ten; each result is saved as soon as it is there.
 #
 #   benchmarks/one_h200.sh tests|starts|kills|flip|engine|all [FOLDER, else benchmarks/results]
 #   COMMIT=... outside a checkout of git
@@ -23,12 +23,15 @@ import json, pathlib
 from benchmarks.engine.points import LLAMA_8B
 pathlib.Path('$model/config.json').write_text(json.dumps(LLAMA_8B.config()))" || exit 2
 engine() {
-    timeout 170 python3 -m benchmarks.engine.steps "$@" --out "$out" ${COMMIT:+--commit "$COMMIT"}
+    timeout 250 python3 -m benchmarks.engine.steps "$@" --sustain-s 5 --out "$out" \
+        ${COMMIT:+--commit "$COMMIT"}
 }
 few=decode:1x128,decode:8x1024,decode:64x1024,prefill:1x512,prefill:1x2048,prefill:1x8192
+few=$few,prefill:16x2048,prefill:32x4096
 points=decode:1x128,decode:8x1024,decode:32x1024,decode:64x1024,decode:65x1024,decode:80x1024
 points=$points,decode:96x1024,decode:128x1024,decode:160x1024,decode:192x1024,decode:256x1024
-points=$points,decode:64x4096,prefill:1x512,prefill:1x1024,prefill:1x2048,prefill:1x8192,prefill:16x2048
+points=$points,decode:64x4096,prefill:1x512,prefill:1x1024,prefill:1x2048,prefill:1x8192
+points=$points,prefill:16x2048,prefill:32x4096
 run() {
     case $1 in
     tests)

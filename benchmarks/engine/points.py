@@ -190,6 +190,11 @@ class Rows:
         for tokens, token in zip(self.tokens, sampled, strict=True):
             tokens.append(token)
 
+    def forget(self) -> None:
+        """Drop what was sampled: contexts are as long as at first."""
+        for tokens in self.tokens:
+            del tokens[self.point.tokens + 1 :]
+
     def prefill(self) -> list[list[RowWork]]:
         """Steps of at most STEP_TOKENS, with whole rows if they fit."""
         n = self.point.tokens

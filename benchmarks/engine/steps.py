@@ -2,6 +2,7 @@
 
     python -m benchmarks.engine.steps [--points decode:1x128,prefill:1x2048] [--mix] [--startup]
                                 [--exact] [--weights fp8] [--kv-dtype fp8] [--profile DIR]
+                                [--rounds 2] [--sustain-s 5]
                                 [--library-products] [--ring-kib 144]
                                 [--overlap 0|1|2]
     python -m benchmarks.engine.steps --shape 70b --tp 2 [--nccl-sums]
@@ -9,10 +10,13 @@
 A random model in the shape of Llama-3.1-8B, bf16, pages filled with random data. No worker, no
 network: steps are pipelined as a worker does it. A decode point is the median gap between the
 results of consecutive steps; a prefill point is the time from the first submission to the first
-tokens. The ceilings are measured first, in the same run; rooflines are computed in
-`benchmarks.engine.points`. `--mix` adds 1,000 requests offline through the colocated worker loop
-(`benchmarks.engine.mix`), `--startup` the time until new processes are ready, and to their first
-token (`benchmarks.engine.start`). The engine is warmed up for the steps of that loop.
+tokens. All points are measured in each of `--rounds`; a point's time is the median of its rounds',
+which are saved, too. The ceilings are measured first, in the same run; rooflines are computed in
+`benchmarks.engine.points`. `--sustain-s` adds each point, and products of the card, for so many
+seconds on end, with clock and power (`benchmarks.engine.sustained`). `--mix` adds 1,000 requests
+offline through the colocated worker loop (`benchmarks.engine.mix`), `--startup` the time until new
+processes are ready, and to their first token (`benchmarks.engine.start`). The engine is warmed up
+for the steps of that loop.
 
 With `--tp`, on so many GPUs: pages are filled by prefills, since the ranks' pools cannot be
 accessed from here, and rooflines are those of one GPU with the rates of all GPUs together.
@@ -25,7 +29,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -51,6 +55,7 @@ from benchmarks.engine.points import (
     prefill_s,
 )
 from benchmarks.engine.start import measure_starts
+from benchmarks.engine.sustained import measure_sustained
 from benchmarks.kernels.card import measure_ceilings, measure_fp8_ceiling
 from benchmarks.kernels.each import fill_fp8
 from benchmarks.results import RESULTS, save
@@ -76,9 +81,7 @@ POINTS = {"8b": ",".join(VLLM_MS), "70b": "decode:1x1024,decode:64x1024"}
 START_PAGES, MIX_PAGES = 4800, 15_000  # enough for any point; 117 GiB of a card's 140
 
 
-def measure(
-    engine: Engine, point: Point, rates: Rates, stored: Stored, shape: Shape
-) -> dict[str, Any]:
+def measure_s(engine: Engine, point: Point) -> list[float]:
     """Measure one point several times; the first prefill does not count."""
     rows = Rows(point, engine.spec)
     if point.is_decode:
@@ -88,23 +91,34 @@ def measure(
     else:
         repeats = 3 if point.rows * point.tokens <= 40_000 else 1
         times = [prefill_s(engine, rows) for _ in range(1 + repeats)][1:]
-    time_s, roofline_s = median(times), point.roofline_s(rates, shape, stored)
+    print(f"{point.name:18s} {median(times) * 1e3:9.3f} ms", flush=True)
+    return times
+
+
+def describe(
+    point: Point, rounds: Sequence[Sequence[float]], rates: Rates, stored: Stored, shape: Shape
+) -> dict[str, Any]:
+    """A point's row of the result: `rounds` are the seconds measured in each."""
+    rounds_s = [median(times) for times in rounds]
+    time_s, roofline_s = median(rounds_s), point.roofline_s(rates, shape, stored)
     is_compared = shape is LLAMA_8B and has_vllms_card()
     theirs = VLLM_MS.get(point.name) if is_compared else None
     n = point.rows if point.is_decode else point.rows * point.tokens
     row = {
         "name": point.name,
         "time_ms": round(time_s * 1e3, 3),
-        "best_ms": round(min(times) * 1e3, 3),
+        "rounds_ms": [round(each * 1e3, 3) for each in rounds_s],
+        "best_ms": round(min(map(min, rounds)) * 1e3, 3),
         "roofline_ms": round(roofline_s * 1e3, 3),
         "share_of_roofline": round(roofline_s / time_s, 3),
         "tokens_per_s": round(n / time_s),
         "vllm_ms": theirs,
         "of_vllm": round(time_s * 1e3 / theirs, 3) if theirs else None,
     }
+    spread = " to ".join(f"{each * 1e3:.3f}" for each in sorted({min(rounds_s), max(rounds_s)}))
     print(
-        f"{point.name:18s} {row['time_ms']:9.3f} ms  {row['share_of_roofline']:6.1%} of roofline"
-        + (f"  {row['of_vllm']:5.2f} of vLLM" if theirs else ""),
+        f"{point.name:18s} {spread:>18s} ms  {row['share_of_roofline']:6.1%} of roofline"
+        + (f"  {row['of_vllm']:5.3f} of vLLM" if theirs else ""),
         flush=True,
     )
     return row
@@ -152,6 +166,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--weights", choices=("auto", "fp8"), default="auto")
     parser.add_argument("--kv-dtype", choices=("auto", "fp8"), default="auto")
     parser.add_argument("--profile", type=Path, help="write a trace of each point into this folder")
+    parser.add_argument("--rounds", type=int, default=2, help="how often each point is measured")
+    parser.add_argument("--sustain-s", type=float, default=0.0, help="and for how long on end")
     parser.add_argument("--mix", action="store_true", help="1,000 requests offline, too")
     parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
     parser.add_argument("--name", help="of the result; else by what is measured")
@@ -163,8 +179,14 @@ def _options() -> argparse.Namespace:
     other.add_argument("--ring-kib", type=int, default=DEFAULT_TUNING.ring_bytes >> 10)
     other.add_argument("--overlap", type=int, default=DEFAULT_TUNING.overlap, choices=(0, 1, 2))
     args = parser.parse_args()
+    if args.rounds < 1 or args.sustain_s < 0:
+        parser.error("--rounds is at least 1, and --sustain-s not negative")
     if args.tp > 1 and (
-        args.mix or args.startup or args.profile or _tuning(args) != DEFAULT_TUNING
+        args.mix
+        or args.startup
+        or args.profile
+        or args.sustain_s
+        or _tuning(args) != DEFAULT_TUNING
     ):
         parser.error(
             "--tp is for points with default settings only: ranks cannot be inspected from here"
@@ -227,11 +249,18 @@ def main() -> int:
     checked(engine.run(Rows(Point("prefill", 1, 128), engine.spec).prefill()[0]))
     first_s = time.perf_counter() - started
     print(f"ready in {ready_s:.1f} s, first step {first_s:.2f} s", flush=True)
-    rows = []
-    for point in points:
-        rows.append(measure(engine, point, rates, stored, shape))
-        if args.profile is not None:
+    rounds = [[measure_s(engine, point) for point in points] for _ in range(args.rounds)]
+    rows = [
+        describe(point, times, rates, stored, shape)
+        for point, *times in zip(points, *rounds, strict=True)
+    ]
+    if args.profile is not None:
+        for point in points:
             profile(engine, point, args.profile)
+    if args.sustain_s:
+        figures["sustained"] = measure_sustained(
+            engine, points, rates, shape, stored, args.sustain_s
+        )
     if args.mix:
         figures["mix"] = measure_mix(engine)
     figures |= {

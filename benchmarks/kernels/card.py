@@ -13,6 +13,8 @@ import triton.language as tl
 from twolane.engine.model_files.fp8 import Fp8Rows
 
 BF16 = torch.bfloat16
+PRODUCT_OPERATIONS = 2 * 8192**3  # of the products that are the ceiling
+_PRODUCTS = 4  # in one graph
 Call = Callable[[], object]
 
 
@@ -26,6 +28,14 @@ def empty(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
 
 def time_s(calls: Sequence[Call], *, replays: int = 9) -> float:
     """Median seconds per call, with all calls in one graph."""
+    replay_s = in_graph(calls)
+    for _ in range(2):
+        replay_s()
+    return median(replay_s() for _ in range(replays))
+
+
+def in_graph(calls: Sequence[Call]) -> Callable[[], float]:
+    """All calls in one graph; what is returned replays it and tells the seconds per call."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -33,17 +43,17 @@ def time_s(calls: Sequence[Call], *, replays: int = 9) -> float:
     with torch.cuda.graph(graph):
         for call in calls:
             call()
-    for _ in range(2):
-        graph.replay()
-    times: list[float] = []
-    for _ in range(replays):
+
+    def replay_s() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return median(times) / len(calls)
+        took_ms: float = start.elapsed_time(end)
+        return took_ms / 1e3 / len(calls)
+
+    return replay_s
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -88,8 +98,7 @@ def measure_ceilings() -> Table:
     ]
     half = source.view(2, -1)
     copied = time_s([lambda: half[0].copy_(half[1])])
-    a, b = randn(8192, 8192), randn(8192, 8192)
-    table = Table(8 * n / min(reads), 2 * 8192**3 / time_s([lambda: a @ b] * 4))
+    table = Table(8 * n / min(reads), PRODUCT_OPERATIONS / time_s(_bf16_calls()))
     ceilings = {"read_tb_per_s": table.read / 1e12, "copy_tb_per_s": 8 * n / copied / 1e12,
                 "matmul_tflop_per_s": table.matmul / 1e12}  # fmt: skip
     print(", ".join(f"{name} {value:.2f}" for name, value in ceilings.items()))
@@ -99,10 +108,29 @@ def measure_ceilings() -> Table:
 
 def measure_fp8_ceiling() -> float:
     """Operations/s of an FP8 product of 8192 cubed, with one scale per row."""
+    return PRODUCT_OPERATIONS / time_s(_fp8_calls())
+
+
+def bf16_products() -> Callable[[], float]:
+    """Each call multiplies 8192 cubed a few times, and tells the seconds of one product."""
+    return in_graph(_bf16_calls())
+
+
+def fp8_products() -> Callable[[], float]:
+    """As `bf16_products`, in FP8."""
+    return in_graph(_fp8_calls())
+
+
+def _bf16_calls() -> list[Call]:
+    a, b = randn(8192, 8192), randn(8192, 8192)
+    return [lambda: a @ b] * _PRODUCTS
+
+
+def _fp8_calls() -> list[Call]:
     rows = Fp8Rows.empty(8192, 8192, device=torch.device("cuda"))
     rows.copy_(randn(8192, 8192))
     call = partial(
         torch._scaled_mm, rows.values, rows.values.t(), scale_a=rows.scales[:, None],
         scale_b=rows.scales[None, :], out_dtype=BF16, use_fast_accum=True,
     )  # fmt: skip
-    return 2 * 8192**3 / time_s([call] * 4)
+    return [call] * _PRODUCTS

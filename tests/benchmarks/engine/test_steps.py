@@ -112,6 +112,7 @@ def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
     monkeypatch.setattr(benchmark, "load", lambda config, tuning, shape: engine)
     monkeypatch.setattr(benchmark, "Rows", lambda point, spec: Rows(Point("decode", 1, 9), spec))
     options = ["--points", "prefill:1x512", "--mix", "--startup", "--commit", "abc"]
+    options += ["--rounds", "2"]
     monkeypatch.setattr(sys, "argv", ["engine", *options, "--out", str(tmp_path)])
     assert benchmark.main() == 0
     saved = json.loads((tmp_path / "engine.json").read_text())
@@ -121,6 +122,9 @@ def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
     assert (figures["startup"], figures["mix"]) == ({"cold_s": 9.0}, {"time_s": 30.0})
     (point,) = figures["points"]
     assert point["name"] == "prefill:1x512"
+    least_ms, most_ms = sorted(point["rounds_ms"])
+    assert least_ms <= point["time_ms"] <= most_ms
+    assert point["best_ms"] <= least_ms
     if card == "NVIDIA H200":
         assert point["of_vllm"] == pytest.approx(point["time_ms"] / 14.8, abs=0.001)
     else:

@@ -1,0 +1,101 @@
+"""Points that are measured for seconds on end, against products that were, too: a card that is warm
+and at its power's limit has a lower clock than in the short measurements of
+`benchmarks.engine.steps`. Beside each time are the clock and the power during the second half.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.engine.points import Point, Rates, Rows, Shape, Stored, decode_s, prefill_s
+from benchmarks.kernels.card import PRODUCT_OPERATIONS, bf16_products, fp8_products
+from benchmarks.kernels.meter import CardMeter
+from twolane.engine.step import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """Medians over the second half of a run; the clock and the power are None if the card does not
+    tell them."""
+
+    time_s: float
+    clock_mhz: float | None
+    watts: float | None
+
+    def to_json(self) -> dict[str, float | None]:
+        watts = None if self.watts is None else round(self.watts, 1)
+        return {"clock_mhz": self.clock_mhz, "watts": watts}
+
+
+def sustain(call: Callable[[], float], seconds: float) -> Sustained:
+    """Call for that long, at least twice. `call` returns the seconds of what it measured."""
+    found: list[tuple[float, float]] = []
+    with CardMeter() as meter:
+        begun_s = time.perf_counter()
+        while len(found) < 2 or time.perf_counter() - begun_s < seconds:
+            took_s = call()
+            found.append((time.perf_counter() - begun_s, took_s))
+    half_s = found[-1][0] / 2
+    return Sustained(median(took for at, took in found if at > half_s), *meter.late_half())
+
+
+def measure_sustained(
+    engine: Engine,
+    points: Sequence[Point],
+    rates: Rates,
+    shape: Shape,
+    stored: Stored,
+    seconds: float,
+) -> dict[str, Any]:
+    """Products before and after the points, each for `seconds`. Shares are of rooflines with the
+    mean rate of these products, and with the read rate of `rates`."""
+    products = {"bf16": bf16_products()}
+    if stored.weights == "fp8":
+        products["fp8"] = fp8_products()
+
+    def measure_products() -> dict[str, dict[str, float | None]]:
+        rows: dict[str, dict[str, float | None]] = {}
+        for name, call in products.items():
+            its = sustain(call, seconds)
+            rows[name] = {
+                "tflop_per_s": round(PRODUCT_OPERATIONS / its.time_s / 1e12, 1), **its.to_json()
+            }  # fmt: skip
+            print(f"{name} products for {seconds:g} s: {rows[name]}", flush=True)
+        return rows
+
+    before = measure_products()
+    measured: list[tuple[Point, Sustained]] = []
+    for point in points:
+        rows = Rows(point, engine.spec)
+        its = sustain(lambda rows=rows: _once_s(engine, rows), seconds)  # type: ignore[misc]
+        measured.append((point, its))
+        print(f"{point.name:18s} {its.time_s * 1e3:9.3f} ms  {its.to_json()}", flush=True)
+    after = measure_products()
+
+    def mean(name: str) -> float:
+        return 1e12 * fmean(found[name]["tflop_per_s"] or 0.0 for found in (before, after))
+
+    kept = Rates(rates.read, mean("bf16"), mean("fp8") if "fp8" in products else rates.fp8_matmul)
+    found = []
+    for point, its in measured:
+        roofline_s = point.roofline_s(kept, shape, stored)
+        found.append(
+            {
+                "name": point.name, "time_ms": round(its.time_s * 1e3, 3), **its.to_json(),
+                "share_of_roofline": round(roofline_s / its.time_s, 3),
+            }
+        )  # fmt: skip
+    return {"seconds": seconds, "products_before": before, "products_after": after, "points": found}
+
+
+def _once_s(engine: Engine, rows: Rows) -> float:
+    """Seconds of a prefill, or of a decode step; contexts are then as at first."""
+    if not rows.point.is_decode:
+        return prefill_s(engine, rows)
+    time_s = median(decode_s(engine, rows))
+    rows.forget()
+    return time_s

@@ -13,6 +13,7 @@
 #   trace       at 18: hops from applied to received 2 to 4 ms in all, most of it link and writing;
 #               2 % of steps late by 3 ms, writing and shipping the worst; no pause of a collector
 #   idle        first token split / colocated 1.01 to 1.04; first gap at most a step and 1 ms more
+#               (measured: 1.02, and a step and 1.7 ms)
 #   split       300/15: 25 to 26 a second, 300/20: 29 to 30, both bound by decode (107 rows take 8.9 ms a
 #               step, and their number varies); 500/30: 34, bound by prefill (0.9 busy);
 #               at 18: TTFT p50 35 ms, gap p99 9 to 10 ms
@@ -26,7 +27,8 @@
 #               4096x64: split holds 6 at 500/20, colocated neither; colocated 12 at 500/100, split 6;
 #               azure-code: as 4096x64, at 8 and 16; azure-conv: split holds 12 at 500/20, colocated
 #               neither, and both 12 at 500/100, colocated 24
-#               (measured: azure-conv: split 24 at both; docs/planning.md has the shares)
+#               (measured: azure-conv: split 24 at both; 4096x64: split 6 in one round of two; azure-code: split 16
+#               in one; 128x512: colocated 64 at 500/20 in one; docs/planning.md has the shares)
 step=${1:?starts, trace, idle, split, http, fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
@@ -61,9 +63,9 @@ trace)
         --requests 500 ${COMMIT:+--commit "$COMMIT"}
     ;;
 idle)
-    python3 -m benchmarks.cluster.idle --set model="$model" --name idle_h200 --folder "$out" \
+    python3 -m benchmarks.cluster.idle --set model="$model" --name idle_h200_grpc --folder "$out" \
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
-        --requests 60 --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
+        --requests 200 --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
     ;;
 split | http | fp8_kv | colocated)
     # All in one result: each step goes on with the file of the one before.

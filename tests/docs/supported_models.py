@@ -143,9 +143,10 @@ def _parts(folder: Path) -> Iterable[str]:
     )
     yield (
         "FP8 is e4m3 with a float32 scale a row or a matrix. On a GPU FP8 matrices stay FP8; a CPU "
-        "reads them into `--dtype`. `--weights fp8` rounds other weights to FP8 as they are "
-        f"loaded. FP8 products need a GPU, `--dtype bfloat16` and widths that are multiples of "
-        f"{FP8_WIDTH}, and are not available with `--exact`."
+        "reads them into `--dtype`. `--weights fp8` rounds the layers' other matrices to FP8 as "
+        "they are loaded, and leaves embeddings, norms and the head. FP8 products need a GPU, "
+        f"`--dtype bfloat16` and widths that are multiples of {FP8_WIDTH}, and are not "
+        "available with `--exact`."
     )
     yield "## What a worker computes in"
     yield table(

@@ -19,9 +19,17 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("n_pages", [5_000, pytest.param(100_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("transport", "page_bytes"),
-    [("cuda_ipc", 4096), ("cuda_ipc", 65536), ("shm", 16384), ("unix", 4096), ("tcp", 65536)],
-)
-def test_no_injected_page_is_decoded(transport: str, page_bytes: int, n_pages: int) -> None:
+    [
+        ("cuda_ipc", 4096), ("cuda_ipc", 65536), ("shm", 16384), ("unix", 4096), ("tcp", 65536),
+        ("nixl", 16384),
+    ],
+)  # fmt: skip
+def test_no_injected_page_is_decoded(
+    transport: str, page_bytes: int, n_pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if transport == "nixl":
+        pytest.importorskip("nixl_cu13", reason="nixl-cu13 is not installed")
+        monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")
     injection = Injection("cuda", transport, row_pages=256, page_bytes=page_bytes)
     tally = injection.run(n_pages)
     print(tally)

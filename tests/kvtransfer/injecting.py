@@ -1,13 +1,27 @@
-"""A device's memory some of whose pages go out as others: what was summed is not what arrives."""
+"""A device's memory some of whose pages go out as others: what was summed is not what arrives.
+
+Pages go out by its copy streams, or are read by NIXL where they lie.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from twolane.kvtransfer.copy_plan import PageIds, runs
-from twolane.kvtransfer.device import Bytes, CopyStream, DeviceMemory, Fence, Mark, PeerPool, Sums
+from twolane.kvtransfer.device import (
+    Bytes,
+    CopyStream,
+    DeviceMemory,
+    Fence,
+    Mark,
+    PeerPool,
+    Region,
+    Sums,
+)
+from twolane.kvtransfer.transports.nixl.agent import NixlAgent, NixlWrite, WriteState
 
 LEFT_OUT = -1
 
@@ -65,3 +79,24 @@ class InjectingLane:
 
     def close(self) -> None:
         self._copy_stream.close()
+
+
+class InjectingAgent(NixlAgent):
+    """A sender's, which reads pages where they lie."""
+
+    def __init__(self, memory: InjectingMemory, name: str, regions: Sequence[Region]) -> None:
+        super().__init__(name, regions)
+        self._memory = memory
+
+    def write(self, src: PageIds, dst: PageIds) -> NixlWrite:
+        goes = self._memory.goes_as[src]
+        kept = goes != LEFT_OUT
+        return super().write(goes[kept], dst[kept]) if kept.any() else _NothingWritten()
+
+
+class _NothingWritten(NixlWrite):
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def state(self) -> WriteState:
+        return WriteState.DONE

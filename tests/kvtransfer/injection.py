@@ -16,12 +16,14 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from tests.kvtransfer.injecting import LEFT_OUT, InjectingMemory
+from tests.kvtransfer.injecting import LEFT_OUT, InjectingAgent, InjectingMemory
 from tests.kvtransfer.pools import open_pool
 from twolane.engine.allocator import PageAllocator
 from twolane.engine.step import Page
@@ -33,6 +35,7 @@ from twolane.kvtransfer.key import Key
 from twolane.kvtransfer.receive.receiver import Receiver
 from twolane.kvtransfer.send.sender import Sender
 from twolane.kvtransfer.transport import Checked, LandingEvent, Posted
+from twolane.kvtransfer.transports.nixl import outlet as nixl_outlet
 from twolane.kvtransfer.transports.registry import OutletOpener, TransportConfig, open_landings
 from twolane.v1 import transfer_pb2
 
@@ -118,6 +121,7 @@ class Injection:
         self._woken = threading.Event()
         for end in (self._outlet, self._ghost, self._landing):
             end.set_wake(self._woken.set)
+        self._receiver_takes_bytes = not self._landing.sender_writes and transport != "nixl"
         self._p_pages, self._d_pages = PageAllocator(n), PageAllocator(3 * n)
         post = SenderConfig(post_bytes=self.half * page_bytes)
         sizes = {"page_tokens": PAGE_TOKENS, "page_bytes": page_bytes}
@@ -142,12 +146,14 @@ class Injection:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Where the receiver writes, a page is summed up right behind its copy."""
-        return KINDS if self._landing.sender_writes else KINDS[:-1]
+        return KINDS[:-1] if self._receiver_takes_bytes else KINDS
 
     def run(self, n_injected: int) -> Tally:
         """Rows, until so many pages were injected."""
-        while self.tally.n_injected < n_injected:
-            self._move_row()
+        agent = partial(InjectingAgent, self._memory)  # an outlet opens its own at its first post
+        with patch.object(nixl_outlet, "NixlAgent", agent):
+            while self.tally.n_injected < n_injected:
+                self._move_row()
         return self.tally
 
     def close(self) -> None:
@@ -324,7 +330,7 @@ class Injection:
             self._receiver.on_message(P_EPOCH, message, self._now)
             self.tally.late += message.chunk.n_pages
         assert self._receiver.dropped[reasons.GENERATION] == before + len(grant.said)
-        if self._landing.sender_writes:
+        if not self._receiver_takes_bytes:
             return  # the sender writes under no void ticket: its own guard, tested with it
         dropped = self._n_dropped()
         src = self._past + np.arange(self.half)

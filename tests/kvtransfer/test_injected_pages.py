@@ -7,7 +7,7 @@ import pytest
 from tests.kvtransfer.injection import Injection
 from twolane.kvtransfer.receive.grant import InGrant
 
-EVERY = ["cuda_ipc", "shm", "unix", "tcp"]
+EVERY = ["cuda_ipc", "shm", "unix", "tcp", "nixl"]
 
 
 @pytest.mark.timeout(0)
@@ -17,6 +17,8 @@ EVERY = ["cuda_ipc", "shm", "unix", "tcp"]
 )
 @pytest.mark.parametrize("transport", EVERY)
 def test_no_injected_page_is_decoded(transport: str, n_pages: int, page_bytes: int) -> None:
+    if transport == "nixl":
+        pytest.importorskip("nixl_cu13", reason="nixl-cu13 is not installed")
     injection = Injection("double", transport, row_pages=128, page_bytes=page_bytes)
     tally = injection.run(n_pages)
     print(tally)

@@ -2,9 +2,10 @@
 # What two GPUs serve within an SLO, split and colocated, beside vLLM's figures. A step is over in ten
 # minutes; one that was cut short goes on where it was when it is run again.
 # RATES="--rate 26" measures those and searches no others, ROUNDS=1 each but once (else twice),
-# LIMIT_S=100 for so long; WORKLOADS="128x512 azure-code" those of `lengths` alone.
+# LIMIT_S=100 for so long; WORKLOADS="128x512 azure-code" those of `lengths` alone, COLD=5 so many starts.
 #
-#   benchmarks/goodput_h200.sh starts|trace|idle|split|http|fp8_kv|colocated|lengths [FOLDER, else build/goodput]
+#   benchmarks/goodput_h200.sh starts|trace|idle|split|http|fp8_kv|http_fp8_kv|colocated|lengths \
+#       [FOLDER, else build/goodput]
 #
 # Expected on two H200s, from measured steps (1 x 1,024 prefilled in 23 ms, 64 / 128 / 256 rows of
 # 1,024 decoded in 6 / 9 / 15 ms) and queueing (M/D/1), before any run:
@@ -18,7 +19,7 @@
 #               step, and their number varies); 500/30: 34, bound by prefill (0.9 busy);
 #               at 18: TTFT p50 35 ms, gap p99 9 to 10 ms
 #   http        as split: each connection is written to by itself, 0.2 ms later in all
-#   fp8_kv      300/15: 29 to 30, as attention reads half the bytes
+#   fp8_kv      300/15: 29 to 30, as attention reads half the bytes; http_fp8_kv: the same
 #   colocated   300/15: 4 to 8, as a prefill amid decode is a gap of 29 ms unless chunks are small;
 #               500/30: 14 to 24
 #   lengths     at 500/100 colocated ahead by up to two everywhere, as both cards do what there is most of;
@@ -29,7 +30,7 @@
 #               neither, and both 12 at 500/100, colocated 24
 #               (measured: azure-conv: split 24 at both; 4096x64: split 6 in one round of two; azure-code: split 16
 #               in one; 128x512: colocated 64 at 500/20 in one; docs/planning.md has the shares)
-step=${1:?starts, trace, idle, split, http, fp8_kv, colocated or lengths}
+step=${1:?starts, trace, idle, split, http, fp8_kv, http_fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
 model=build/shape_8b
@@ -53,26 +54,28 @@ contenders=benchmarks/contenders/two_h200.toml
 slos="--slo 300/15 --slo 300/20 --slo 500/30"
 case $step in
 starts)
-    python3 -m benchmarks.cluster.starts --set model="$model" --name starts_h200 --folder "$out" \
-        --contenders benchmarks/contenders/two_h200.toml --only split --cold 20 --warm 3 \
+    python3 -m benchmarks.cluster.starts --set model="$model" --name starts_two_h200 --folder "$out" \
+        --contenders benchmarks/contenders/two_h200.toml --only split --cold "${COLD:-20}" --warm 5 \
         --time-limit-s 540 ${COMMIT:+--commit "$COMMIT"}
     ;;
 trace)
-    python3 -m benchmarks.gaps.trace --set model="$model" --name gap_trace_h200 --folder "$out" \
-        --contenders benchmarks/contenders/two_h200.toml --only split --rate 18 --rate 24 \
-        --requests 500 ${COMMIT:+--commit "$COMMIT"}
+    # shellcheck disable=SC2086  # several words
+    python3 -m benchmarks.gaps.trace --set model="$model" --name gap_trace_h200_sdk --folder "$out" \
+        --contenders benchmarks/contenders/two_h200.toml --only split \
+        ${RATES:---rate 18 --rate 26 --rate 30 --rate 34} --requests 500 ${COMMIT:+--commit "$COMMIT"}
     ;;
 idle)
     python3 -m benchmarks.cluster.idle --set model="$model" --name idle_h200_grpc --folder "$out" \
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
         --requests 200 --log-dir build/goodput ${COMMIT:+--commit "$COMMIT"}
     ;;
-split | http | fp8_kv | colocated)
+split | http | fp8_kv | http_fp8_kv | colocated)
     # All in one result: each step goes on with the file of the one before.
     case $step in
     split) name=split rates="--rate 18 --rate 24 --rate 27 --rate 30 --rate 34" ;;
     http) name=split_http rates="--rate 24 --rate 27 --rate 30" ;;
     fp8_kv) name=split_fp8_kv rates="--rate 27 --rate 30 --rate 34" ;;
+    http_fp8_kv) name=split_http_fp8_kv rates="--rate 27 --rate 30 --rate 34" ;;
     colocated) name=colocated rates="--rate 4 --rate 8 --rate 14 --rate 18" ;;
     esac
     search="--tolerance 0.12"

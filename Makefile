@@ -97,7 +97,7 @@ test: lint
 	@command -v redis-server >/dev/null || \
 	    { echo "there is no redis-server; on Debian and Ubuntu: apt install redis-server" >&2; exit 1; }
 	$(BIN)/python -c 'import triton'
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile  # on two cores: tests of clusters wait a third of their time
 
 test-fast: $(INSTALLED)
 	$(BIN)/pytest -q -n 2 --dist loadfile $(filter-out $(SLOW),$(FAST)) $(addprefix --ignore=,$(SLOW))

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,8 +181,8 @@ class RankGroup:
         return [member.process.pid for member in self._members]
 
     def close(self) -> None:
-        """Let the ranks exit, and kill those that do not; afterwards no rank is left, nor its
-        pages. May be called twice."""
+        """Let the ranks exit, and kill those that do not, however many, after `CLOSE_GRACE_S`;
+        afterwards no rank is left, nor its pages. May be called twice."""
         self._is_closing = True
         mapped, self._mapped = self._mapped, None
         if mapped is not None:
@@ -190,12 +191,14 @@ class RankGroup:
                 mapped.close()
             except CudaError as error:  # unmapped when this process exits; end the ranks now
                 log.warning("pools of ranks stay mapped: %s", error)
+        until_s = time.monotonic() + CLOSE_GRACE_S
         for member in self._members:
-            if member.process.returncode is None and not _ask_to_close(member):
+            if member.process.returncode is None and not _ask_to_close(member, until_s):
                 member.process.kill()
+        until_s = time.monotonic() + (0 if self._losses else CLOSE_GRACE_S)
         for member in self._members:
             try:
-                member.process.wait(0 if self._losses else CLOSE_GRACE_S)
+                member.process.wait(_left_s(until_s))
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()
@@ -315,12 +318,16 @@ class _GroupStep:
         return self.group.wait_for(self.number, self.step)
 
 
-def _ask_to_close(member: Member) -> bool:
+def _ask_to_close(member: Member, until_s: float) -> bool:
     """False: it does not read."""
     try:
-        return member.channel.send_at_once(Kind.CLOSE, CLOSE_GRACE_S)
+        return member.channel.send_at_once(Kind.CLOSE, _left_s(until_s))
     except OSError:  # it is gone
         return True
+
+
+def _left_s(until_s: float) -> float:
+    return max(0.0, until_s - time.monotonic())
 
 
 def _error_of(rank: int, kind: str, text: str) -> Exception:

@@ -74,3 +74,18 @@ def test_closing_does_not_wait_for_a_rank_that_does_not_read(
         assert took.s() < 10
     sending.join(10)
     assert not sending.is_alive()
+
+
+def test_ranks_that_all_hang_are_closed_as_soon_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "CLOSE_GRACE_S", 2.0)
+    config = EngineConfig(model_dir=Path("m"), tensor_parallel=6)
+    ranks = start_ranks(config, silent_after_s=60.0, command=FAKE)
+    pids = ranks.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    with own_time() as took:
+        ranks.close()
+        assert took.s() < 8, "six times two seconds, one after the other"
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

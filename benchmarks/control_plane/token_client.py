@@ -87,8 +87,9 @@ class HttpStreams(Streams):
         if self.config.flavour == "usage":
             asked["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body = json.dumps(asked).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        return head.encode() + body
 
 
 class _EventReader(asyncio.Protocol):

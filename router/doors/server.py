@@ -51,6 +51,7 @@ from twolane.rpc.listen import (
     ListenError,
     bare,
     bind_port,
+    is_local,
     is_unspecified,
     join,
     try_listen,
@@ -309,7 +310,10 @@ class RouterServer:
         pages = PagesOfWorkers(self.router, WorkerCalls(config.credentials))
         looks = Looks(self.router, self._whole_look, self._peers, self._own, pages)
         app = make_app(self.router, config.http, Console(looks).routes)
-        gates = HttpGates(self.gates.clients, self.gates.console)
+        is_open = is_local(config.host) and not self.gates.has_keys
+        ours = {"0.0.0.0", "::", bare(config.advertise_host).lower()}  # the first two are dialled
+        hosts = ours if is_open else None
+        gates = HttpGates(self.gates.clients, self.gates.console, hosts)
         max_bytes = self.router.config.limits.message_bytes
         may = ssl.CERT_OPTIONAL  # a client may present an API key instead
         tls = config.credentials.ssl_context(config.host, "--host", certificate=may)

@@ -145,7 +145,7 @@ async def test_http_clients_that_hang_up_leave_no_page_on_either_worker_after_a_
 ) -> None:
     host, _, port = cluster.http_endpoint.rpartition(":")
     body = json.dumps({"prompt": PROMPTS[0], "stream": stream, **LONG}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
     writers = []
     for _ in range(3):

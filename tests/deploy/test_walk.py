@@ -312,7 +312,8 @@ async def status_of(
             reader, writer = await asyncio.open_connection(
                 host, int(port), ssl=context, server_hostname=name
             )
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            writer.write(head.encode())
             answer = await reader.read()
         except (ssl.SSLError, ConnectionError):
             return 0

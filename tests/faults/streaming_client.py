@@ -27,7 +27,7 @@ async def over_http(endpoint: str, count: int) -> None:
     host, _, port = endpoint.rpartition(":")
     asked = {"prompt": "Once", "max_tokens": MAX_TOKENS, "stream": True, "ignore_eos": True}
     body = json.dumps(asked).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
 
     async def read() -> None:

@@ -26,8 +26,8 @@ from twolane.v1 import inference_pb2
 pytestmark = pytest.mark.soak
 
 GENERATE = "/twolane.v1.InferenceService/Generate"
-POST = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+POST = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ async def endless_heads(target: Target) -> None:
 
 async def bodies_that_no_path_takes(target: Target) -> None:
     for path in ("POST /nothing", "GET /health"):
-        head = f"{path} HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n"
+        head = f"{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 104857600\r\n\r\n"
         await flood(target, head.encode(), b" " * 65_536, 100 << 20)
 
 

@@ -78,7 +78,7 @@ def http_request() -> bytes:
     asked = {**ASKED, "prompt": PROMPT, "stream": True}
     asked["logprobs"] = asked.pop("top_logprobs")
     body = json.dumps(asked).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

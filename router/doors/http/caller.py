@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,10 +27,12 @@ from twolane.security.identity import ANONYMOUS, Identity
 
 @dataclass(frozen=True, slots=True)
 class HttpGates:
-    """Of the HTTP door. `console` is the gate of the console's paths; None: there is none."""
+    """Of the HTTP door. `console` is the gate of the console's paths; None: there is none. `hosts`
+    are the names, beside those of the loopback, that a Host header may have; None: any."""
 
     clients: Gate
     console: Gate | None = None
+    hosts: Collection[str] | None = None
 
     def admit(
         self, path: str, certificate: Mapping[str, Any] | None, shown: Mapping[str, str]
@@ -47,6 +49,15 @@ def refusal_of_caller(
 ) -> Refusal | None:
     """The refusal of a caller; None if it is authorised. `caller_of` then returns its identity,
     except at paths that are open to all. `scope` is the request's ASGI scope."""
+    named = dict(headers)
+    host = named.get(b"host", b"").decode("latin-1")
+    if host and gates.hosts is not None and not _is_ours(host, gates.hosts):
+        text = (
+            f"Host is {short(host, 100)}; without API keys (--keys) this door answers only to "
+            "localhost and 127.0.0.1, as a web page can point any other name here: call it by one "
+            "of these, let a proxy send one of these as Host, or use --keys"
+        )
+        return _denied(gates, text)
     if scope["path"] in HTTP_OPEN:
         return None
     shown = {
@@ -62,11 +73,26 @@ def refusal_of_caller(
     except PermissionDeniedError as error:
         return Refusal(403, error.message)
     scope["state"]["identity"] = caller
-    origin = dict(headers).get(b"origin", b"").decode("latin-1")
+    origin = named.get(b"origin", b"").decode("latin-1")
     if origin and caller == ANONYMOUS and _is_rebound(origin, transport):
         text = f"a page of {short(origin, 100)} may not ask here without a key (--keys)"
-        return Refusal(403, text)
+        return _denied(gates, text)
     return None
+
+
+def _denied(gates: HttpGates, text: str) -> Refusal:
+    gates.clients.refused["denied.http"] += 1
+    return Refusal(403, text)
+
+
+def _is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header has one of the names, or one of the loopback. A page of another site
+    has its own name, though that now resolves to this machine (DNS rebinding)."""
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+    except ValueError:
+        return False
+    return is_local(name) or name.endswith(".localhost") or name in names
 
 
 def _is_rebound(origin: str, transport: asyncio.Transport) -> bool:

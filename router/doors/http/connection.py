@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.caller import HttpGates, refusal_of_caller
-from twolane.router.doors.http.chunk_writer import EXTENSION, ChunkWriter
+from twolane.router.doors.http.chunk_writer import EXTENSION, ChunkWriter, without_chunks
 from twolane.router.doors.http.connection_budget import ConnectionBudget
 from twolane.router.doors.http.errors import refusal_answer
 from twolane.router.doors.http.head import (
@@ -282,6 +282,7 @@ class Connection(HttpToolsProtocol):
         self._body = announced_body(self.headers)
         self._is_upgrade = self.parser.should_upgrade()
         super().on_headers_complete()  # creates the cycle; see `_start_asgi_task`
+        self._chunks.is_plain = version == "1.0"
         self._refusal = refusal_of_caller(self._gates, self.scope, self.headers, self.transport)
         if self._refusal is not None:
             return
@@ -297,7 +298,8 @@ class Connection(HttpToolsProtocol):
         if not takes_body and not self._body.is_empty:
             self._answer_unread()
             return
-        if self.expect_100_continue and not self._body.is_empty:
+        may_wait = self.expect_100_continue and version != "1.0"
+        if may_wait and not self._body.is_empty:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.cycle.waiting_for_100_continue = False
         self._phase = Phase.BODY
@@ -335,7 +337,8 @@ class Connection(HttpToolsProtocol):
         self._phase = Phase.ANSWERED
         self._room.stop_waiting(self)
         self._reader.begin()
-        super()._start_asgi_task(self.cycle, self.app)
+        app: Any = without_chunks(self.app, self.cycle) if self._chunks.is_plain else self.app
+        super()._start_asgi_task(self.cycle, app)
 
     def _answer_unread(self) -> None:
         """Let the application answer a request whose path accepts no body, without reading the

@@ -65,5 +65,5 @@ def request(
 ) -> bytes:
     """A whole one; `fields` is encoded unless it is bytes."""
     body = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-    head = f"{method} {path} {version}\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
-    return head.encode("latin-1") + body
+    head = f"{method} {path} {version}\r\nHost: localhost\r\n{headers}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body

@@ -15,7 +15,7 @@ from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, Server
 from twolane.router.doors.http.connection_budget import ConnectionBudget
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
-GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 UNFINISHED = request({"prompt": "x" * 4000})[:-3000]
 
 

@@ -27,8 +27,8 @@ JUNK = [
     b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"GET / HTTP/1.1\r\n\r\n", b"9" * 50, b"NaN",
 ]  # fmt: skip
 EXPECTED = {
-    "closed", "100", "200", "400", "404", "405", "408", "413", "415", "417", "431", "501", "503",
-    "504", "505",
+    "closed", "100", "200", "400", "403", "404", "405", "408", "413", "415", "417", "431", "501",
+    "503", "504", "505",
 }  # fmt: skip
 PLACE = ServerConfig(
     stop_grace_s=0.2,

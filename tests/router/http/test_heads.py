@@ -15,7 +15,7 @@ from twolane.router.doors.http.head import Body, announced_body, refusal_of_body
 
 IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 JSON = "Content-Type: application/json\r\n"
-GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def place(**http: Any) -> ServerConfig:
@@ -160,7 +160,7 @@ async def test_a_body_that_no_path_takes_is_answered_unread(
         await client.post(PATH, json=IDS)  # there is a model to serve
         for framing in ("Content-Length: 104857600", "Transfer-Encoding: chunked"):
             raw = await connect(server)
-            raw.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n{framing}\r\n\r\n".encode())
+            raw.send(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n".encode())
             answered, headers = await raw.head()
             assert (answered, headers["connection"]) == (status, "close")
             with pytest.raises(ConnectionError):

@@ -50,14 +50,16 @@ async def door(tls: ssl.SSLContext | None) -> AsyncIterator[int]:
     await server.stop(0.2, lambda: None)
 
 
-def ask(port: int, path: str, *, with_tls: bool, and_close: bool) -> socket.socket:
+def ask(
+    port: int, path: str, *, with_tls: bool, and_close: bool, version: str = "1.1"
+) -> socket.socket:
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
     if with_tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         client = context.wrap_socket(client)
     last = "Connection: close\r\n" * and_close
-    client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n".encode())
+    client.sendall(f"GET {path} HTTP/{version}\r\nHost: localhost\r\n{last}\r\n".encode())
     return client
 
 
@@ -81,10 +83,16 @@ def n_read(client: socket.socket, pause_s: float) -> int:
 
 @pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize(
-    ("path", "and_close"), [("/v1/whole", False), ("/v1/whole", True), ("/v1/streamed", False)]
+    ("path", "and_close", "version"),
+    [
+        ("/v1/whole", False, "1.1"),
+        ("/v1/whole", True, "1.1"),
+        ("/v1/streamed", False, "1.1"),
+        ("/v1/streamed", False, "1.0"),
+    ],
 )
 async def test_an_answer_that_is_read_slowly_arrives_whole(
-    path: str, *, with_tls: bool, and_close: bool, tmp_path: Path
+    path: str, *, with_tls: bool, and_close: bool, version: str, tmp_path: Path
 ) -> None:
     """Reading takes several times as long as a connection may be idle, or unread."""
     tls = None
@@ -92,7 +100,9 @@ async def test_an_answer_that_is_read_slowly_arrives_whole(
         files = Pki(tmp_path / "pki").files("router/router-0")
         tls = server_context(files, certificate=ssl.CERT_OPTIONAL)
     async with door(tls) as port:
-        client = await asyncio.to_thread(ask, port, path, with_tls=with_tls, and_close=and_close)
+        client = await asyncio.to_thread(
+            ask, port, path, with_tls=with_tls, and_close=and_close, version=version
+        )
         with client:
             assert await asyncio.to_thread(n_read, client, 0.06) == N_BYTES
 

@@ -38,13 +38,14 @@ def ask(
     return client
 
 
-async def test_streams_that_nobody_reads_leave_their_places() -> None:
+@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
+async def test_streams_that_nobody_reads_leave_their_places(version: str) -> None:
     """A 503 to everybody else, until they hang up: the router has ended both answers long ago."""
     fields = {"prompt": [1], "max_tokens": 1900, "stream": True, "logprobs": 5}
     fields |= {"return_token_ids": True, "stream_options": {"continuous_usage_stats": True}}
     async with http_cluster(config=SOON, server_config=door(requests=2), step_s=0.001) as its:
         client, server, _ = its
-        held = [ask(server.http_port, fields) for _ in range(2)]
+        held = [ask(server.http_port, fields, version=version) for _ in range(2)]
         await until(lambda: server.router.status().counters["cancelled"] == 2)
         assert not server.router.status().requests_by_state
         await until(lambda: n_open(server) <= 1, "both are closed", within_s=10.0)  # not the client

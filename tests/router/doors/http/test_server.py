@@ -27,7 +27,7 @@ IDS: dict[str, Any] = {"prompt": [1, 2], "max_tokens": 3}
 
 def raw_request(fields: dict[str, Any]) -> bytes:
     body = json.dumps(fields).encode()
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -103,7 +103,7 @@ async def test_a_body_that_does_not_come_is_408_and_one_too_large_413_before_it_
         assert (await reader.readline()).startswith(b"HTTP/1.1 413")
         writer.close()
         reader, writer = await connect(server)  # its size is not told before
-        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n7d0\r\n".encode() + b"x" * 1500)
         assert (await reader.readline()).startswith(b"HTTP/1.1 413")
         writer.close()

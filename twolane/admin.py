@@ -34,6 +34,7 @@ from twolane.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 UNIX = "unix:"
 _SPEAKS_WITHIN_S = 0.5
 _FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
+_LOCK = "lock"  # in such a folder, made with it
 
 
 class AdminClient:
@@ -155,8 +156,12 @@ def only_socket(name: str = SOCKET_NAME) -> str:
 
 
 def _since(path: Path) -> str:
+    """When its cluster was started. The socket itself is as old as its router, which may have been
+    started again; without a lock, as in an agent's folder, nothing else tells."""
+    lock = path.with_name(_LOCK)
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime).strftime("%Y-%m-%d %H:%M:%S")
+        made = (lock if lock.exists() else path).stat().st_mtime
+        return datetime.fromtimestamp(made).strftime("%Y-%m-%d %H:%M:%S")
     except OSError:  # it has ended meanwhile
         return "a while ago"
 

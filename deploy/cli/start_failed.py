@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from twolane.deploy.errors import WrongTopologyError
-from twolane.deploy.spec.listeners import UnprotectedStartError, UnusedTlsError
+from twolane.deploy.spec.listeners import UnprotectedStartError, UnusedOptionError
 
 
 def code_of(error: Exception) -> int:
     """The exit code: 2 if the command line has to be changed, else 1."""
-    wrong = (click.UsageError, UnprotectedStartError, UnusedTlsError, WrongTopologyError)
+    wrong = (click.UsageError, UnprotectedStartError, UnusedOptionError, WrongTopologyError)
     return 2 if isinstance(error, wrong) else 1
 
 

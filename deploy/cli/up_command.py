@@ -175,7 +175,7 @@ def _check_ports(cluster: ClusterSpec) -> None:
         if port and (host, port) == (other_host, other_port):
             raise StartError(f"{option} and {other} are both {port}: give them different ports")
     wanted += [
-        (worker.metrics_host, worker.metrics_port, "--worker-metrics-port")
+        (worker.metrics_host or worker.bind_host, worker.metrics_port, "--worker-metrics-port")
         for worker in cluster.workers()
     ]
     for host, port, option in wanted:

@@ -237,8 +237,8 @@ class OperatorActs:
             )
 
         new = sorted(request.values.items() - {*self._pools.desired.config})
-        names = " ".join([name for name, _ in new] or sorted(request.values))
-        response = await self._change(who, f"config {names}", request.act, decide)
+        what = " ".join(["config", *(name for name, _ in new)])
+        response = await self._change(who, what, request.act, decide)
         if settings is not None and not request.act.dry_run:
             config = dict(self._pools.desired.config)  # it is kept by now, whatever comes of it
             self._pools.inventory = settings.hold_kept(self._pools.inventory, config)
@@ -302,7 +302,7 @@ class OperatorActs:
             changes = found.changes
             if act.dry_run:  # guard: dry run
                 return desired
-            is_size = not what.startswith(("scaler ", "config "))
+            is_size = not what.startswith(("scaler ", "config"))
             if self._scaler is not None and changes and is_size:
                 name = changes[0].subject
                 self._scaler.touched(asyncio.get_running_loop().time(), name)
@@ -314,6 +314,9 @@ class OperatorActs:
             self._audit(who, what, act, f"refused: {error}")
             raise
         words = "; ".join(f"{its.subject}: {its.before or '-'} -> {its.after}" for its in changes)
+        verb, *subjects = what.split()
+        if any(its.subject in subjects for its in changes):  # they name them
+            what = verb
         self._audit(who, what, act, f"{'would do: ' * act.dry_run}{words or 'no change'}")
         return acts_pb2.ActResponse(
             changes=[

@@ -23,13 +23,15 @@ class UnprotectedStartError(StartError):
     """A listener needs TLS. The text has the command to type instead; the exit code is 2."""
 
 
-class UnusedTlsError(StartError):
-    """TLS files are named, and no listener uses them. The exit code is 2."""
+class UnusedOptionError(StartError):
+    """TLS files are named, and no listener uses them, or a port that nobody could use. The exit
+    code is 2."""
 
 
 def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> None:
     """Raise `UnprotectedStartError` if a listener needs TLS; its text has `command`, the user's
-    own, with the options that it lacks. Raise `StartError` if the TLS files cannot be used."""
+    own, with the options that it lacks. Raise `UnusedOptionError` for a port of operators where
+    nobody can show a certificate, and `StartError` if the TLS files cannot be used."""
     for spec in specs:
         try:
             check(spec)
@@ -37,15 +39,28 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
             raise UnprotectedStartError(f"{error}. Type\n{_lines(command)}") from error
         except ListenError as error:
             raise StartError(str(error)) from error
+        _check_admin_port(spec)
+
+
+def _check_admin_port(spec: ProcessSpec) -> None:
+    if not isinstance(spec, RouterSpec) or spec.settings.admin_port is None:
+        return
+    at = spec.bind_host, "--bind-host"
+    if spec.credentials.protection(*at) is not Protection.TLS:
+        raise UnusedOptionError(
+            f"--admin-port takes certificates, and at --bind-host {spec.bind_host}, without TLS, "
+            "nobody shows one: leave it out, as commands on this machine use a socket, or name a "
+            "--bind-host that other machines reach, with --tls-ca, --tls-cert and --tls-key"
+        )
 
 
 def check_tls_is_used(specs: Iterable[ProcessSpec]) -> None:
-    """Raise `UnusedTlsError` if TLS files are named for these processes, and all their listeners
+    """Raise `UnusedOptionError` if TLS files are named for these processes, and all their listeners
     are plain: whoever named the files counts on TLS."""
     listening = [(spec.credentials, at) for spec in specs for at in _listeners(spec)]
     if any(its.tls is None or its.protection(*at) is Protection.TLS for its, at in listening):
         return
-    raise UnusedTlsError(
+    raise UnusedOptionError(
         "TLS is not used on the loopback, where every listener is (--host, --bind-host): leave "
         "--tls-ca, --tls-cert and --tls-key out, or listen where other machines reach it"
     )

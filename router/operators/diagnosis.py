@@ -6,6 +6,7 @@ commands stand in backticks, as one types them (tests/twolane/ops/test_lines_tha
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ SOON_S = 7 * 86_400.0  # before the end of a certificate
 CLOCK_S = 5.0  # by which clocks may differ: what is asked takes time
 FEW_DESCRIPTORS = 4_096
 SMALL_SHM_BYTES = 64 << 20
+SMALL_LOG_DISK_BYTES = 256 << 20
 LONG_S = 600.0  # without a step of a rollout
 _MORE_DESCRIPTORS = "`ulimit -n 65536`, in the shell that starts `twolane up` or the agent"
 _ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE}
@@ -194,6 +196,18 @@ def _memory(facts: Facts) -> Iterator[admin_pb2.Finding]:
             )  # fmt: skip
 
 
+def _logs(facts: Facts) -> Iterator[admin_pb2.Finding]:
+    for name, its in facts.processes.items():
+        if its.log_file and 0 <= its.log_free_bytes < SMALL_LOG_DISK_BYTES:
+            folder = shlex.quote(its.log_file.rpartition("/")[0])
+            yield _finding(
+                WARNING, name,
+                f"{its.log_free_bytes >> 20} MiB are free on the disk of its log, {its.log_file}",
+                f"make room on it (`du -xh {folder} | sort -h`, on its host, shows how large logs "
+                "are), or start with --log-dir on another disk",
+            )  # fmt: skip
+
+
 def _versions(facts: Facts) -> Iterator[admin_pb2.Finding]:
     versions = Counter(its.version for its in facts.processes.values())
     workers = {its.worker.worker_id for its in _here(facts)}
@@ -306,6 +320,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[admin_pb2.Finding]]] = {
     "clocks": _clocks,
     "descriptors": _descriptors,
     "memory": _memory,
+    "logs": _logs,
     "versions": _versions,
     "store": _store,
     "rollout": _rollout,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
@@ -49,6 +50,15 @@ def test_what_cannot_start_says_why(
     assert done.exit_code == code
     assert message in done.stderr
     assert isinstance(done.exception, SystemExit)
+
+
+def test_metrics_of_workers_beyond_the_loopback_are_at_their_own_host(tmp_path: Path) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        port = other.getsockname()[1]
+        where = ["--bind-host", "0.0.0.0", "--advertise-host", "127.0.0.1", "--insecure"]
+        arguments = [*FAKE, *where, "--worker-metrics-port", str(port)]
+        done = CliRunner().invoke(up, arguments, obj=tmp_path)
+    assert f"cannot listen on 0.0.0.0:{port} (--worker-metrics-port): it is in use" in done.stderr
 
 
 TLS = [f"--tls-{name}=/nowhere" for name in ("ca", "cert", "key")]
@@ -102,9 +112,9 @@ def test_a_gpu_is_missed_before_anything_starts_and_a_driver_is_trusted(
             "--http-port and --metrics-port are both 7302",
         ),
         (
-            ["--worker-port", "7300", "--admin-port", "7300"],
+            ["--worker-port", "7300", "--metrics-port", "7300"],
             1,
-            "--worker-port and --admin-port are both 7300",
+            "--worker-port and --metrics-port are both 7300",
         ),
         (["--prefill", "10001"], 2, "10001 is not in the range"),
     ],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
 
 import pytest
 
 from twolane.admin import live_sockets, only_socket
+from twolane.errors import UnavailableError
 
 
 class _Speaks(BaseRequestHandler):
@@ -35,6 +39,30 @@ def test_a_router_that_hangs_is_passed_by(folder: Path, monkeypatch: pytest.Monk
         threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
         assert only_socket() == f"unix:{folder}/admin.sock.1"
         other.shutdown()
+
+
+def test_of_several_clusters_each_is_told_with_its_own_start_not_that_of_its_router(
+    folder: Path,
+) -> None:
+    older, agents = folder.with_name("twolane-2-b"), folder.with_name("twolane-agent-a-0")
+    starts = {folder: 1_000_000_000, older: 900_000_000, agents: 1_100_000_000}
+    with ExitStack() as stack:
+        for each, start in starts.items():
+            each.mkdir(exist_ok=True)
+            its = stack.enter_context(socket.socket(socket.AF_UNIX))
+            its.bind(str(each / "admin.sock"))
+            its.listen()
+            os.utime(each / "admin.sock", (1_100_000_000,) * 2)  # its router was started again
+            if each is not agents:  # an agent's folder outlives clusters
+                (each / "lock").touch()
+                os.utime(each / "lock", (start, start))
+        with pytest.raises(UnavailableError) as caught:
+            only_socket()
+    told = dict(line.split("  since ") for line in caught.value.message.split("\n  ")[1:])
+    assert told == {
+        f"unix:{each}/admin.sock": f"{datetime.fromtimestamp(start):%Y-%m-%d %H:%M:%S}"
+        for each, start in starts.items()
+    }
 
 
 def test_where_all_hang_the_first_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,15 @@ import click
 from twolane.cli.common import client, console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.prompts import MAX_PRIORITY
 from twolane.security.identity import Role
 
 if TYPE_CHECKING:
     from twolane.security.keys import ApiKey, TenantLimits
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_AT_LEAST_ONE = click.IntRange(min=1)
 
 keys_option = click.option(
     "--keys",
@@ -53,15 +56,21 @@ def auth() -> None:
 @click.option("--expires-in", metavar="30d", help="Lifetime in days, hours (12h) or minutes (90m).")
 @click.option(
     "--weight",
-    type=float,
+    type=_POSITIVE,
     help="The tenant's share of a full cluster, relative to others.  [default: 1]",
 )
-@click.option("--requests-per-s", type=float, help="The tenant's quota of requests per second.")
+@click.option("--requests-per-s", type=_POSITIVE, help="The tenant's quota of requests per second.")
 @click.option(
-    "--tokens-per-min", type=int, help="The tenant's quota of tokens, prompts and answers."
+    "--tokens-per-min",
+    type=_AT_LEAST_ONE,
+    help="The tenant's quota of tokens, prompts and answers.",
 )
-@click.option("--concurrent", type=int, help="The tenant's quota of concurrent requests.")
-@click.option("--max-priority", type=int, help="The highest priority that the tenant may use.")
+@click.option("--concurrent", type=_AT_LEAST_ONE, help="The tenant's quota of concurrent requests.")
+@click.option(
+    "--max-priority",
+    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    help="The highest priority that the tenant may use.",
+)
 @keys_option
 @json_option
 def create_key(

@@ -14,12 +14,13 @@ from twolane.admin import UNIX, AdminClient, live_sockets
 from twolane.cli.waiting import no_answer, telling
 from twolane.client import Client
 from twolane.config import ClientConfig, columns_from_env, context_from_env, named_endpoint
-from twolane.errors import PermissionDeniedError
+from twolane.errors import PermissionDeniedError, UnavailableError
 from twolane.security.target import find_admin_target
 from twolane.service_status import ServiceStatus
 from twolane.values import Model
 
 _PIPE_COLUMNS = 400
+_NO_SUCH_METHOD = "Method not found"  # what a port answers to clients that is not for them
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -124,6 +125,21 @@ def admin_client(endpoint: str | None) -> AdminClient | None:
     if named is not None:
         return _Operator(named) if named.startswith(UNIX) else None
     return _operator_of_context()
+
+
+def operator_at_port(endpoint: str | None) -> AdminClient | None:
+    """As `operator`, where `--endpoint` is a router's --admin-port, which a certificate is shown
+    to. None: it is where clients connect."""
+    if endpoint is None or _said().keys().isdisjoint({"cert", "context"}):
+        return None
+    with client(endpoint) as connected:
+        try:
+            connected.status()
+        except UnavailableError as error:
+            if _NO_SUCH_METHOD not in error.message:
+                raise
+            return operator(endpoint)
+    return None
 
 
 def operator(endpoint: str | None) -> AdminClient:

@@ -18,6 +18,7 @@ from twolane.cli.common import (
     console,
     emit,
     json_option,
+    operator_at_port,
     operator_option,
     print_json,
 )
@@ -51,7 +52,7 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
     At a clients' endpoint, HOST:PORT, it shows only what clients may see.
     """
     with contextlib.ExitStack() as stack:
-        admin = admin_client(endpoint)
+        admin = admin_client(endpoint) or operator_at_port(endpoint)
         look: Callable[[], ClusterStatus | ServiceStatus]
         if admin is not None:
             admin = stack.enter_context(admin)

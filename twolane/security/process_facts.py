@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import stat
 import sys
 import time
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from twolane.v1 import facts_pb2
 _VERSION: str = sys.modules["twolane"].__version__
 _REACH_S = 1.0
 _SHM = Path("/dev/shm")
+_STDERR = 2
 
 
 def process_facts(tls: TlsFiles | None) -> facts_pb2.ProcessFacts:
@@ -28,6 +30,7 @@ def process_facts(tls: TlsFiles | None) -> facts_pb2.ProcessFacts:
         most_open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         shm_free_bytes=_free_bytes(_SHM),
     )
+    _add_log(facts)
     if tls is not None:
         try:
             facts.certificates.append(_certificate(tls.cert))
@@ -56,9 +59,21 @@ async def _why_unreachable(endpoint: str) -> str:
     return ""
 
 
-def _free_bytes(folder: Path) -> int:
+def _add_log(facts: facts_pb2.ProcessFacts) -> None:
+    """Launchers have a process's output go to its log file."""
     try:
-        found = os.statvfs(folder)
+        if not stat.S_ISREG(os.fstat(_STDERR).st_mode):
+            return
+        facts.log_file = os.readlink(f"/proc/self/fd/{_STDERR}")
+    except OSError:
+        return
+    facts.log_free_bytes = _free_bytes(_STDERR)
+
+
+def _free_bytes(at: Path | int) -> int:
+    """Of the disk of a path or of an open file; -1: it cannot be asked."""
+    try:
+        found = os.statvfs(at)
     except OSError:
         return -1
     return found.f_bavail * found.f_frsize

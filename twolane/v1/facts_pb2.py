@@ -26,7 +26,7 @@ from twolane.v1 import inference_pb2 as twolane_dot_v1_dot_inference__pb2
 from twolane.v1 import sampling_pb2 as twolane_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16twolane/v1/facts.proto\x12\ntwolane.v1\x1a\x1atwolane/v1/inference.proto\x1a\x19twolane/v1/sampling.proto\"\xae\x02\n\x0cProcessFacts\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tunix_time\x18\x02 \x01(\x01\x12\x12\n\nopen_files\x18\x03 \x01(\x03\x12\x17\n\x0fmost_open_files\x18\x04 \x01(\x03\x12\x16\n\x0eshm_free_bytes\x18\x05 \x01(\x03\x12\x32\n\x0c\x63\x65rtificates\x18\x06 \x03(\x0b\x32\x1c.twolane.v1.CertificateFacts\x12>\n\x0bunreachable\x18\x07 \x03(\x0b\x32).twolane.v1.ProcessFacts.UnreachableEntry\x12\r\n\x05notes\x18\x08 \x03(\t\x1a\x32\n\x10UnreachableEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x10\x43\x65rtificateFacts\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tnot_after\x18\x03 \x01(\x01\"o\n\x12\x41nswerAloneRequest\x12\x14\n\x0c\x65xpect_epoch\x18\x01 \x01(\x06\x12\x15\n\ttoken_ids\x18\x02 \x03(\x05\x42\x02\x10\x01\x12,\n\x08sampling\x18\x03 \x01(\x0b\x32\x1a.twolane.v1.SamplingParams\"G\n\x13\x41nswerAloneResponse\x12!\n\x06tokens\x18\x01 \x03(\x0b\x32\x11.twolane.v1.Token\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16twolane/v1/facts.proto\x12\ntwolane.v1\x1a\x1atwolane/v1/inference.proto\x1a\x19twolane/v1/sampling.proto\"\xd8\x02\n\x0cProcessFacts\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x11\n\tunix_time\x18\x02 \x01(\x01\x12\x12\n\nopen_files\x18\x03 \x01(\x03\x12\x17\n\x0fmost_open_files\x18\x04 \x01(\x03\x12\x16\n\x0eshm_free_bytes\x18\x05 \x01(\x03\x12\x32\n\x0c\x63\x65rtificates\x18\x06 \x03(\x0b\x32\x1c.twolane.v1.CertificateFacts\x12>\n\x0bunreachable\x18\x07 \x03(\x0b\x32).twolane.v1.ProcessFacts.UnreachableEntry\x12\r\n\x05notes\x18\x08 \x03(\t\x12\x10\n\x08log_file\x18\t \x01(\t\x12\x16\n\x0elog_free_bytes\x18\n \x01(\x03\x1a\x32\n\x10UnreachableEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x10\x43\x65rtificateFacts\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tnot_after\x18\x03 \x01(\x01\"o\n\x12\x41nswerAloneRequest\x12\x14\n\x0c\x65xpect_epoch\x18\x01 \x01(\x06\x12\x15\n\ttoken_ids\x18\x02 \x03(\x05\x42\x02\x10\x01\x12,\n\x08sampling\x18\x03 \x01(\x0b\x32\x1a.twolane.v1.SamplingParams\"G\n\x13\x41nswerAloneResponse\x12!\n\x06tokens\x18\x01 \x03(\x0b\x32\x11.twolane.v1.Token\x12\r\n\x05\x65xact\x18\x02 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,13 +38,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ANSWERALONEREQUEST'].fields_by_name['token_ids']._loaded_options = None
   _globals['_ANSWERALONEREQUEST'].fields_by_name['token_ids']._serialized_options = b'\020\001'
   _globals['_PROCESSFACTS']._serialized_start=94
-  _globals['_PROCESSFACTS']._serialized_end=396
-  _globals['_PROCESSFACTS_UNREACHABLEENTRY']._serialized_start=346
-  _globals['_PROCESSFACTS_UNREACHABLEENTRY']._serialized_end=396
-  _globals['_CERTIFICATEFACTS']._serialized_start=398
-  _globals['_CERTIFICATEFACTS']._serialized_end=463
-  _globals['_ANSWERALONEREQUEST']._serialized_start=465
-  _globals['_ANSWERALONEREQUEST']._serialized_end=576
-  _globals['_ANSWERALONERESPONSE']._serialized_start=578
-  _globals['_ANSWERALONERESPONSE']._serialized_end=649
+  _globals['_PROCESSFACTS']._serialized_end=438
+  _globals['_PROCESSFACTS_UNREACHABLEENTRY']._serialized_start=388
+  _globals['_PROCESSFACTS_UNREACHABLEENTRY']._serialized_end=438
+  _globals['_CERTIFICATEFACTS']._serialized_start=440
+  _globals['_CERTIFICATEFACTS']._serialized_end=505
+  _globals['_ANSWERALONEREQUEST']._serialized_start=507
+  _globals['_ANSWERALONEREQUEST']._serialized_end=618
+  _globals['_ANSWERALONERESPONSE']._serialized_start=620
+  _globals['_ANSWERALONERESPONSE']._serialized_end=691
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ProcessFacts(_message.Message):
-    __slots__ = ("version", "unix_time", "open_files", "most_open_files", "shm_free_bytes", "certificates", "unreachable", "notes")
+    __slots__ = ("version", "unix_time", "open_files", "most_open_files", "shm_free_bytes", "certificates", "unreachable", "notes", "log_file", "log_free_bytes")
     class UnreachableEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,8 @@ class ProcessFacts(_message.Message):
     CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    LOG_FILE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     version: str
     unix_time: float
     open_files: int
@@ -32,7 +34,9 @@ class ProcessFacts(_message.Message):
     certificates: _containers.RepeatedCompositeFieldContainer[CertificateFacts]
     unreachable: _containers.ScalarMap[str, str]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., unix_time: _Optional[float] = ..., open_files: _Optional[int] = ..., most_open_files: _Optional[int] = ..., shm_free_bytes: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateFacts, _Mapping]]] = ..., unreachable: _Optional[_Mapping[str, str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    log_file: str
+    log_free_bytes: int
+    def __init__(self, version: _Optional[str] = ..., unix_time: _Optional[float] = ..., open_files: _Optional[int] = ..., most_open_files: _Optional[int] = ..., shm_free_bytes: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateFacts, _Mapping]]] = ..., unreachable: _Optional[_Mapping[str, str]] = ..., notes: _Optional[_Iterable[str]] = ..., log_file: _Optional[str] = ..., log_free_bytes: _Optional[int] = ...) -> None: ...
 
 class CertificateFacts(_message.Message):
     __slots__ = ("file", "name", "not_after")

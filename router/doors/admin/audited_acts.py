@@ -119,9 +119,9 @@ class AuditedActs:
         if not act.dry_run:
             audit.before = ", ".join(_pairs(done, "before"))
             audit.after = ", ".join(_pairs(done, "after"))
-            change = _in_words(done) or "it was so already"
-            change += f"; not proven: {done.not_proven}" if done.not_proven else ""
-            self._events.note(f"act.{what}", subject, f"{who}: {what} {subject}: {change}", audit)
+            text = f"{who}: {what} {_in_words(subject, done)}"
+            text += f"; not proven: {done.not_proven}" if done.not_proven else ""
+            self._events.note(f"act.{what}", subject, text, audit)
         return done
 
     def _remember(self, name: tuple[str, str], done: _Done) -> None:
@@ -130,14 +130,15 @@ class AuditedActs:
             self._acts.popitem(last=False)
 
 
-def _in_words(done: acts_pb2.ActResponse) -> str:
-    """Text such as `2 > 3`, or of several changes `pool decode: 2 > 3; decode-2: starts`; empty if
-    nothing has changed."""
+def _in_words(subject: str, done: acts_pb2.ActResponse) -> str:
+    """Text such as `decode=3: 2 > 3`, or of several changes `decode=3: pool decode: 2 > 3;
+    decode-2: starts`. Changes of the subject itself name it."""
     words = [f"{its.before} > {its.after}" if its.before else its.after for its in done.changes]
-    if len(words) == 1:
-        return words[0]
     subjects = [its.subject for its in done.changes]
-    return "; ".join(map(": ".join, zip(subjects, words, strict=True)))
+    named = "; ".join(map(": ".join, zip(subjects, words, strict=True)))
+    if not {subject, *subject.split()}.isdisjoint(subjects):
+        return named
+    return f"{subject}: {words[0] if len(words) == 1 else named or 'it was so already'}"
 
 
 def _pairs(done: acts_pb2.ActResponse, side: str) -> list[str]:

@@ -64,7 +64,7 @@ class Configs:
     async def _set(
         self, request: admin_pb2.SetConfigRequest, context: Context
     ) -> acts_pb2.ActResponse:
-        values = dict(request.values)
+        values = dict(sorted(request.values.items()))  # a map has no order
 
         async def work() -> acts_pb2.ActResponse:
             if not 0 < len(values) <= MOST_VALUES:
@@ -97,7 +97,7 @@ class Configs:
             done.changes.add(subject="API keys", before="", after="read again, where they changed")
             return done
 
-        return await self._audited.do(context, "config-reload", "config", request.act, work)
+        return await self._audited.do(context, "config-reload", "API keys", request.act, work)
 
     async def _change(
         self,

@@ -98,6 +98,21 @@ def test_processes_that_are_started_by_hand_refuse_it_too(
     assert "--insecure" in said
 
 
+@pytest.mark.parametrize("where", [[], ["--bind-host", "10.0.0.5", "--insecure"]])
+def test_a_port_for_certificates_where_nobody_can_show_one_is_refused(
+    where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*where, "--admin-port", "0"]
+    typed(monkeypatch, arguments)
+    monkeypatch.setattr(by_hand, "run_process", lambda spec, ready_fd: None)
+    nowhere = ["--log-dir", "/dev/null/logs"]  # it starts in no case
+    refused = CliRunner().invoke(up, [*FAKE, *arguments, *nowhere], obj=tmp_path)
+    by_itself = CliRunner().invoke(main, ["router", *arguments])
+    for done in (refused, by_itself):
+        assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert done.stderr.startswith("Error: --admin-port takes certificates, and at --bind-host")
+
+
 def test_insecure_listeners_are_allowed_and_known() -> None:
     cluster = replace(CLUSTER, insecure=True)
     specs: list[ProcessSpec] = [cluster.router(), *cluster.workers("h:1")]

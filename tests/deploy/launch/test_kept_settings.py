@@ -93,8 +93,11 @@ async def test_what_is_refused_or_tried_changes_nothing_and_is_audited(
     assert controller.budget == (6, 6, "")
     assert controller.pools.config().revision == 0
     (event,) = controller.events
-    outcome = "refused: scaler.budget" if code else "would do: scaler.budget: - -> 4"
-    assert event.text.startswith(f"operator/anna: config scaler.budget: {outcome}")
+    refused, would_do = (
+        " scaler.budget: refused: scaler.budget",
+        ": would do: scaler.budget: - -> 4",
+    )
+    assert event.text.startswith(f"operator/anna: config{refused if code else would_do}")
 
 
 async def test_what_is_audited_names_what_has_changed_and_what_it_was() -> None:
@@ -103,7 +106,16 @@ async def test_what_is_audited_names_what_has_changed_and_what_it_was() -> None:
     controller.events.clear()
     await controller.keep(2, {"log_level": '"info"', "scaler.budget": "4"})
     (event,) = controller.events
-    assert event.text == 'operator/anna: config log_level: log_level: "debug" -> "info"'
+    assert event.text == 'operator/anna: config: log_level: "debug" -> "info"'
+
+
+async def test_what_is_audited_names_no_setting_where_files_are_read_again() -> None:
+    controller = Controller()
+    await controller.keep(1, {"log_level": '"debug"'})
+    controller.events.clear()
+    await controller.keep(2, {"log_level": '"debug"'})
+    (event,) = controller.events
+    assert event.text == "operator/anna: config: no change"
 
 
 async def test_routers_that_have_set_something_without_a_controller_are_believed() -> None:

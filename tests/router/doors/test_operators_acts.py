@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.pki import FAR, Pki, far_is_far
 from tests.router.doors.two_routers import CONFIG, two_routers
 from twolane.admin import AdminClient
+from twolane.cli.app import app
 from twolane.config import ClientConfig
 from twolane.errors import InvalidParameterError, PermissionDeniedError
 from twolane.router.testing.served import serve_cluster
@@ -100,6 +102,8 @@ async def test_an_operator_of_another_machine_acts_by_its_certificate_and_a_view
     async with serve_cluster("p0", "d0", server_config=config) as (server, _):
         assert server.admin_port_address.startswith(FAR)
         with client("viewer/bob") as viewer, client("operator/anna") as anna:
+            shown = await asyncio.to_thread(_shown, server.admin_port_address, pki)
+            assert {"p0", "d0"} <= {*shown.split()}
             status = await asyncio.to_thread(viewer.status)
             assert {worker.worker_id for worker in status.workers} == {"p0", "d0"}
             with pytest.raises(PermissionDeniedError, match="viewer/bob may not call DrainWorker"):
@@ -107,6 +111,13 @@ async def test_an_operator_of_another_machine_acts_by_its_certificate_and_a_view
             await asyncio.to_thread(anna.drain, "d0")
         events = server.router.operations.events.page(admin_pb2.ListEventsRequest(audit=True))
         assert [event.audit.who for event in events.events] == ["operator/anna"]
+
+
+def _shown(endpoint: str, pki: Pki) -> str:
+    """By `twolane status` at that port."""
+    its = pki.files("viewer/bob")
+    files = ("--ca", str(its.ca), "--cert", str(its.cert), "--key", str(its.key))
+    return CliRunner().invoke(app, ["status", "--endpoint", endpoint, *files]).output
 
 
 async def test_no_certificate_is_no_operator_of_another_machine() -> None:
@@ -135,6 +146,11 @@ async def test_an_event_of_an_act_has_each_change_from_before_to_after(tmp_path:
             await asyncio.sleep(0)
             await two.admin.ScalePools(acts_pb2.ScalePoolsRequest(pools=[{"pool": "decode"}]))
             await controlling
+        named = acts_pb2.Change(subject="decode=0", before="is there", after="goes")
+        controlling = asyncio.create_task(control([named, *changes[1:]]))
+        await asyncio.sleep(0)
+        await two.admin.ScalePools(acts_pb2.ScalePoolsRequest(pools=[{"pool": "decode"}]))
+        await controlling
         controlling = asyncio.create_task(control(changes[:1], "node-b is silent"))
         await asyncio.sleep(0)
         await two.admin.ScalePools(acts_pb2.ScalePoolsRequest(pools=[{"pool": "decode"}]))
@@ -145,6 +161,7 @@ async def test_an_event_of_an_act_has_each_change_from_before_to_after(tmp_path:
             "2 > 3",
             "starts on node-b",
             "it was so already",
+            "is there > goes; decode-2: starts on node-b",
             "2 > 3; not proven: node-b is silent",
         ]
 

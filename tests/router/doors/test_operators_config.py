@@ -66,6 +66,22 @@ async def test_a_change_holds_at_both_routers_and_is_audited_and_undone(tmp_path
         assert first.held == second.held == {"other": "0"}
 
 
+async def test_an_event_names_each_setting_once_and_what_is_read_again(tmp_path: Path) -> None:
+    async with two_routers(tmp_path) as two:
+        give_options(two)
+        await two.admin.SetConfig(setting(values={"other": "7", "limits.a": "4"}))
+        await two.admin.SetConfig(setting(values={"limits.a": "4", "other": "8"}))
+        await two.admin.SetConfig(setting(values={"other": "9"}))
+        await two.admin.ReloadConfig(admin_pb2.ReloadConfigRequest())
+        events = (await two.admin.ListEvents(admin_pb2.ListEventsRequest(audit=True))).events
+        assert [event.text.removeprefix("operator: ") for event in events] == [
+            "config-set limits.a: 0 > 4; other: 0 > 7",
+            "config-set other: 7 > 8",
+            "config-set other: 8 > 9",
+            "config-reload API keys: read again, where they changed",
+        ]
+
+
 async def test_where_one_router_cannot_none_does(tmp_path: Path) -> None:
     async with two_routers(tmp_path) as two:
         first, second = give_options(two)

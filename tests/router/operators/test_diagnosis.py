@@ -40,6 +40,8 @@ def healthy() -> Facts:
             open_files=40,
             most_open_files=65_536,
             shm_free_bytes=1 << 33,
+            log_file=f"/var/log/two lanes/{name}.log",
+            log_free_bytes=1 << 33,
             certificates=[
                 facts_pb2.CertificateFacts(file=f"{name}.crt", not_after=NOW + 29 * DAY_S)
             ],
@@ -109,6 +111,10 @@ def skew(facts: Facts) -> None:
 
 def small_shm(facts: Facts) -> None:
     facts.processes["decode-0"].shm_free_bytes = 1 << 20
+
+
+def full_disk(facts: Facts) -> None:
+    facts.processes["decode-0"].log_free_bytes = 9 << 20
 
 
 def store_down(facts: Facts) -> None:
@@ -186,6 +192,16 @@ PLANTED: list[tuple[Callable[[Facts], None], Found]] = [
     (no_descriptors, Found("descriptors", FAULT, "router-0", "65000 of 65536", "ulimit -n")),
     (skew, Found("versions", WARNING, "decode-0", "1.1, the others are 1.2", "install 1.2")),
     (small_shm, Found("memory", WARNING, "decode-0", "1 MiB free", "remount,size=8G")),
+    (
+        full_disk,
+        Found(
+            "logs",
+            WARNING,
+            "decode-0",
+            "9 MiB are free on the disk of its log, /var/log/two lanes/decode-0.log",
+            "du -xh '/var/log/two lanes' | sort -h",
+        ),
+    ),
     (store_down, Found("store", WARNING, "redis://r", "refused", "start it again")),
     (silent_host, Found("hosts", FAULT, "a", "decode-0 may run", "fence --host a --i-saw-it-off")),
     (cordoned_host, Found("hosts", NOTE, "a", "cordoned", "twolane uncordon a")),
@@ -223,6 +239,14 @@ def test_a_planted_fault_is_found_with_the_line_that_mends_it(
     assert found.text in finding.text
     assert found.mend in finding.mend
     assert diagnose(facts, [found.check]) == [finding]
+
+
+def test_a_process_that_writes_no_log_file_or_tells_of_none_is_no_finding() -> None:
+    """Those of an older version tell nothing of it."""
+    facts = healthy()
+    for its in facts.processes.values():
+        its.log_file, its.log_free_bytes = "", 0
+    assert diagnose(facts) == []
 
 
 def test_rollout_that_waits_for_an_operator_or_not_for_long_is_no_finding() -> None:

@@ -131,7 +131,8 @@ OTHERS = [its for its in LINES if not its.startswith("twolane ")]
 
 def test_commands_of_the_system_are_these() -> None:
     """`mount` and `ulimit` mend a cluster in tests/hosts/test_doctor.py."""
-    assert {line.split()[0] for line in OTHERS} == {"kill", "mount", "nc", "timedatectl", "ulimit"}
+    programs = {"du", "kill", "mount", "nc", "timedatectl", "ulimit"}
+    assert {line.split()[0] for line in OTHERS} == programs
 
 
 @pytest.mark.parametrize("line", OTHERS)

@@ -23,6 +23,7 @@ def run(door: Door, line: str) -> Result:
         ("drain nobody --wait", "there is no worker 'nobody'; there are decode-0"),
         ("config get nobody", "no setting begins with nobody: `twolane config get` lists them"),
         ("config get router nobody", "no setting begins with nobody"),
+        ("config set a.b=1 a.c=1 a.b=2", "a.b is set twice: name each setting once"),
         ("bundle none/x.tar.gz", "none/x.tar.gz: No such file or directory"),
         ("requests trace r1 --perfetto none/x", "none/x: No such file or directory"),
     ],

@@ -94,7 +94,7 @@ def set_values(
     """
     request = admin_pb2.SetConfigRequest(
         act=new_act(reason, dry_run=dry_run),
-        values=dict(map(_value, values)),
+        values=_values(values),
         expect_revision=expect_revision,
     )
     with operator(endpoint) as admin:
@@ -110,6 +110,15 @@ def reload(*, reason: str, dry_run: bool, yes: bool, as_json: bool, endpoint: st
     request = admin_pb2.ReloadConfigRequest(act=new_act(reason, dry_run=dry_run))
     with operator(endpoint) as admin:
         change(admin, "ReloadConfig", request, yes=yes, as_json=as_json, nothing="nothing changes")
+
+
+def _values(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in map(_value, texts):
+        if name in found:
+            raise InvalidRequestError(f"{name} is set twice: name each setting once", field=name)
+        found[name] = value
+    return found
 
 
 def _value(text: str) -> tuple[str, str]:

@@ -40,6 +40,7 @@ FloatArray = npt.NDArray[np.float64]
 
 WARM_UP = 5  # requests to each contender, of each length
 TIMES = ("ttft_ms", "first_gap_ms", "later_gap_ms")
+_RATIO_ENDS = ("", "_low", "_high")
 _SEED = 0x1D7E
 _TIMEOUT_S = 120.0
 
@@ -77,16 +78,18 @@ def describe(times: Times) -> dict[str, float]:
     }
 
 
-def compare(times: Times, base: Times) -> dict[str, float]:
-    """Ratios of medians, each with its interval; and how much longer the first gap is than a later
-    one of the same contender."""
-    figures = {}
+def compare(times: Times, base: Times) -> dict[str, float | None]:
+    """Ratios of medians, each with its interval, or None where the base's may be 0, as where tokens
+    come together; and how much longer the first gap is than a later one of the same contender."""
+    figures: dict[str, float | None] = {}
     for name in TIMES:
         values, bases = getattr(times, name), getattr(base, name)
         stem = name.removesuffix("_ms")
-        low, high = bootstrap_ratio(values, bases)
-        figures[f"{stem}_ratio"] = round(float(np.median(values) / np.median(bases)), 4)
-        figures[f"{stem}_ratio_low"], figures[f"{stem}_ratio_high"] = round(low, 4), round(high, 4)
+        found: list[float | None] = [None, None, None]
+        if (interval := bootstrap_ratio(values, bases)) is not None:
+            ratio = float(np.median(values) / np.median(bases))
+            found = [round(figure, 4) for figure in (ratio, *interval)]
+        figures |= zip((f"{stem}_ratio{end}" for end in _RATIO_ENDS), found, strict=True)
     over_ms = float(np.median(times.first_gap_ms) - np.median(times.later_gap_ms))
     return {**figures, "first_gap_over_step_ms": round(over_ms, 3)}
 
@@ -189,14 +192,18 @@ def _show(console: Console, title: str, times_of: Mapping[str, Times]) -> None:
         figures, ratios = describe(times), compare(times, base)
         for what in (one.removesuffix("_ms") for one in TIMES):
             p25, p50, p75, p99 = (figures[f"{what}_{p}_ms"] for p in ("p25", "p50", "p75", "p99"))
-            ratio, low, high = (ratios[f"{what}_ratio{end}"] for end in ("", "_low", "_high"))
-            interval = ("", "") if times is base else (f"{ratio:.3f}", f"{low:.3f} – {high:.3f}")
+            ratio, low, high = (_digits(ratios[f"{what}_ratio{end}"]) for end in _RATIO_ENDS)
+            interval = ("", "") if times is base else (ratio, f"{low} – {high}")
             values = (f"{p50:.2f}", f"{p25:.2f} – {p75:.2f}", f"{p99:.2f}")
             table.add_row(name, what.replace("_", " "), *values, *interval)
     console.print(table)
     for name, times in times_of.items():
         over_ms = compare(times, base)["first_gap_over_step_ms"]
         console.print(f"{name}: the first gap is {over_ms:.2f} ms longer than later ones")
+
+
+def _digits(ratio: float | None) -> str:
+    return "?" if ratio is None else f"{ratio:.3f}"
 
 
 def draw(found: Mapping[str, Mapping[str, Times]]) -> Any:

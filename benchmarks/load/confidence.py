@@ -28,18 +28,23 @@ def wilson(held: int, n: int, z: float = _Z_95) -> Interval:
     return (middle - half if held else 0.0), (middle + half if held < n else 1.0)
 
 
-def bootstrap_ratio(values: FloatArray, base: FloatArray, *, seed: int = 0) -> Interval:
+def bootstrap_ratio(values: FloatArray, base: FloatArray, *, seed: int = 0) -> Interval | None:
     """95 % interval of median(values) / median(base), where values[i] and base[i] belong together:
-    pairs are resampled."""
+    pairs are resampled. None if the base's median may be 0."""
     if len(values) != len(base) or not len(values):
         raise ValueError(f"{len(values)} values and {len(base)} bases are no pairs")
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(values), (_RESAMPLES, len(values)))
-    ratios = np.median(values[picks], axis=1) / np.median(base[picks], axis=1)
+    bases = np.median(base[picks], axis=1)
+    if not bases.all():
+        return None
+    ratios = np.median(values[picks], axis=1) / bases
     low, high = np.quantile(ratios, (0.025, 0.975))
     return float(low), float(high)
 
 
 def bootstrap_median(values: FloatArray, *, seed: int = 0) -> Interval:
     """95 % interval of median(values)."""
-    return bootstrap_ratio(values, np.ones(len(values)), seed=seed)
+    found = bootstrap_ratio(values, np.ones(len(values)), seed=seed)
+    assert found is not None, "no base is 0"
+    return found

@@ -24,6 +24,8 @@ from twolane.security.access import (
 from twolane.security.gate import AUTHORIZATION, Gate
 from twolane.security.identity import ANONYMOUS, Identity
 
+_OF_NO_SITE = (".localhost", ".internal")  # reserved: RFC 6761, and ICANN's resolution of 2024
+
 
 @dataclass(frozen=True, slots=True)
 class HttpGates:
@@ -86,13 +88,14 @@ def _denied(gates: HttpGates, text: str) -> Refusal:
 
 
 def _is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header has one of the names, or one of the loopback. A page of another site
-    has its own name, though that now resolves to this machine (DNS rebinding)."""
+    """Whether a Host header has one of the names, one of the loopback, or one that no site can
+    have, as `host.docker.internal`, by which containers call their host. A page of another site has
+    its own name, though that now resolves to this machine (DNS rebinding)."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
     except ValueError:
         return False
-    return is_local(name) or name.endswith(".localhost") or name in names
+    return is_local(name) or name.endswith(_OF_NO_SITE) or name in names
 
 
 def _is_rebound(origin: str, transport: asyncio.Transport) -> bool:

@@ -31,8 +31,19 @@ def test_an_answers_times_are_told_apart() -> None:
 def test_ratios_come_with_an_interval_that_holds_them() -> None:
     figures = compare(_times(42.0, 7.0), _times(40.0, 5.0))
     assert figures["ttft_ratio"] == pytest.approx(1.05, abs=1e-3)
-    assert figures["ttft_ratio_low"] <= 1.05 <= figures["ttft_ratio_high"]
+    low, high = figures["ttft_ratio_low"], figures["ttft_ratio_high"]
+    assert low is not None
+    assert high is not None
+    assert low <= 1.05 <= high
     assert figures["first_gap_over_step_ms"] == pytest.approx(2.0, abs=0.1)
+
+
+def test_where_tokens_come_together_there_is_no_ratio_of_their_gaps() -> None:
+    times = Times(np.full(4, 40.0), np.full(4, 5.0), np.zeros(4))
+    figures = compare(times, times)
+    assert [figures[f"later_gap_ratio{end}"] for end in ("", "_low", "_high")] == [None] * 3
+    assert figures["ttft_ratio"] == 1.0
+    assert figures["first_gap_over_step_ms"] == 5.0
 
 
 def test_spread_is_told() -> None:

@@ -28,7 +28,9 @@ def test_the_interval_of_a_ratio_holds_the_true_one_and_shrinks_with_more_pairs(
     widths = []
     for n in (20, 500):
         base = rng.normal(100, 5, n)
-        low, high = bootstrap_ratio(base * 1.05 + rng.normal(0, 1, n), base)
+        found = bootstrap_ratio(base * 1.05 + rng.normal(0, 1, n), base)
+        assert found is not None
+        low, high = found
         assert low < 1.05 < high
         widths.append(high - low)
     assert widths[1] < widths[0] / 3
@@ -37,3 +39,8 @@ def test_the_interval_of_a_ratio_holds_the_true_one_and_shrinks_with_more_pairs(
 def test_values_without_partners_are_refused() -> None:
     with pytest.raises(ValueError, match="no pairs"):
         bootstrap_ratio(np.ones(3), np.ones(4))
+
+
+def test_nothing_is_so_many_times_a_median_that_may_be_zero() -> None:
+    assert bootstrap_ratio(np.ones(4), np.zeros(4)) is None
+    assert bootstrap_ratio(np.ones(4), np.array([0.0, 0.0, 1.0, 1.0])) is None

@@ -122,7 +122,7 @@ def test_fence_prints_the_class_of_its_proof(cluster: AgentCluster, launcher: La
     assert proof.startswith("decode-0 ")
     assert proof.endswith(" (proof of class A)")
     assert not is_alive(old.pid)
-    assert ": fence decode-0 (dust)" in launcher.until("operator", "")["text"]
+    assert ": fence (dust): decode-0: runs" in launcher.until("operator", "")["text"]
     unknown = cluster.command("fence", "--yes", "decode-7")
     assert unknown.returncode == 2
     assert "decode-7" in unknown.stderr

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -181,6 +182,8 @@ def _options() -> argparse.Namespace:
     args = parser.parse_args()
     if args.rounds < 1 or args.sustain_s < 0:
         parser.error("--rounds is at least 1, and --sustain-s not negative")
+    if args.sustain_s and shutil.which("nvidia-smi") is None:
+        parser.error("--sustain-s asks nvidia-smi for clock and power, which is not installed")
     if args.tp > 1 and (
         args.mix
         or args.startup

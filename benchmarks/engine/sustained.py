@@ -6,14 +6,15 @@ and at its power's limit has a lower clock than in the short measurements of
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from functools import partial
+from statistics import median
 from typing import Any
 
 from benchmarks.engine.points import Point, Rates, Rows, Shape, Stored, decode_s, prefill_s
 from benchmarks.kernels.card import PRODUCT_OPERATIONS, bf16_products, fp8_products
-from benchmarks.kernels.meter import CardMeter
+from benchmarks.kernels.meter import card_samples, late_half
 from twolane.engine.step import Engine
 
 
@@ -26,6 +27,11 @@ class Sustained:
     clock_mhz: float | None
     watts: float | None
 
+    @property
+    def operations(self) -> float:
+        """Per second, of a product of `PRODUCT_OPERATIONS`."""
+        return PRODUCT_OPERATIONS / self.time_s
+
     def to_json(self) -> dict[str, float | None]:
         watts = None if self.watts is None else round(self.watts, 1)
         return {"clock_mhz": self.clock_mhz, "watts": watts}
@@ -34,13 +40,13 @@ class Sustained:
 def sustain(call: Callable[[], float], seconds: float) -> Sustained:
     """Call for that long, at least twice. `call` returns the seconds of what it measured."""
     found: list[tuple[float, float]] = []
-    with CardMeter() as meter:
+    with card_samples() as samples:
         begun_s = time.perf_counter()
         while len(found) < 2 or time.perf_counter() - begun_s < seconds:
             took_s = call()
             found.append((time.perf_counter() - begun_s, took_s))
     half_s = found[-1][0] / 2
-    return Sustained(median(took for at, took in found if at > half_s), *meter.late_half())
+    return Sustained(median(took for at, took in found if at > half_s), *late_half(samples))
 
 
 def measure_sustained(
@@ -56,40 +62,36 @@ def measure_sustained(
     products = {"bf16": bf16_products()}
     if stored.weights == "fp8":
         products["fp8"] = fp8_products()
-
-    def measure_products() -> dict[str, dict[str, float | None]]:
-        rows: dict[str, dict[str, float | None]] = {}
-        for name, call in products.items():
-            its = sustain(call, seconds)
-            rows[name] = {
-                "tflop_per_s": round(PRODUCT_OPERATIONS / its.time_s / 1e12, 1), **its.to_json()
-            }  # fmt: skip
-            print(f"{name} products for {seconds:g} s: {rows[name]}", flush=True)
-        return rows
-
-    before = measure_products()
+    before = {name: sustain(call, seconds) for name, call in products.items()}
     measured: list[tuple[Point, Sustained]] = []
     for point in points:
-        rows = Rows(point, engine.spec)
-        its = sustain(lambda rows=rows: _once_s(engine, rows), seconds)  # type: ignore[misc]
+        its = sustain(partial(_once_s, engine, Rows(point, engine.spec)), seconds)
         measured.append((point, its))
         print(f"{point.name:18s} {its.time_s * 1e3:9.3f} ms  {its.to_json()}", flush=True)
-    after = measure_products()
-
-    def mean(name: str) -> float:
-        return 1e12 * fmean(found[name]["tflop_per_s"] or 0.0 for found in (before, after))
-
-    kept = Rates(rates.read, mean("bf16"), mean("fp8") if "fp8" in products else rates.fp8_matmul)
-    found = []
-    for point, its in measured:
-        roofline_s = point.roofline_s(kept, shape, stored)
-        found.append(
+    after = {name: sustain(call, seconds) for name, call in products.items()}
+    kept = {name: (before[name].operations + after[name].operations) / 2 for name in products}
+    sustained = Rates(rates.read, kept["bf16"], kept.get("fp8", rates.fp8_matmul))
+    return {
+        "seconds": seconds,
+        "products_before": _of_products(before),
+        "products_after": _of_products(after),
+        "points": [
             {
                 "name": point.name, "time_ms": round(its.time_s * 1e3, 3), **its.to_json(),
-                "share_of_roofline": round(roofline_s / its.time_s, 3),
+                "share_of_roofline": round(
+                    point.roofline_s(sustained, shape, stored) / its.time_s, 3
+                ),
             }
-        )  # fmt: skip
-    return {"seconds": seconds, "products_before": before, "products_after": after, "points": found}
+            for point, its in measured
+        ],
+    }  # fmt: skip
+
+
+def _of_products(found: Mapping[str, Sustained]) -> dict[str, dict[str, float | None]]:
+    return {
+        name: {"tflop_per_s": round(its.operations / 1e12, 1), **its.to_json()}
+        for name, its in found.items()
+    }
 
 
 def _once_s(engine: Engine, rows: Rows) -> float:

@@ -27,8 +27,13 @@ def test_no_injected_page_is_decoded(transport: str, n_pages: int, page_bytes: i
     injection.close()
 
 
-def test_a_receiver_that_compares_no_sums_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transport", ["cuda_ipc", "nixl"])  # by copy streams, and by agents
+def test_a_receiver_that_compares_no_sums_takes_them(
+    transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the tests above would prove nothing."""
+    if transport == "nixl":
+        pytest.importorskip("nixl_cu13", reason="nixl-cu13 is not installed")
     believe = InGrant.verify
 
     def trust(self: InGrant, checked: object) -> bool:
@@ -36,6 +41,6 @@ def test_a_receiver_that_compares_no_sums_takes_them(monkeypatch: pytest.MonkeyP
         return believe(self, checked)  # type: ignore[arg-type]
 
     monkeypatch.setattr(InGrant, "verify", trust)
-    injection = Injection("double", "cuda_ipc", row_pages=16, page_bytes=4096)
+    injection = Injection("double", transport, row_pages=16, page_bytes=4096)
     with pytest.raises(AssertionError, match="wrong pages have landed"):
         injection.run(1)

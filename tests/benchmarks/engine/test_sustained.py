@@ -17,7 +17,7 @@ import torch
 from benchmarks.engine import sustained as benchmark
 from benchmarks.engine.points import LLAMA_8B, Point, Rates, Rows, Stored
 from benchmarks.engine.sustained import Sustained, measure_sustained, sustain
-from benchmarks.kernels.meter import CardMeter, parse
+from benchmarks.kernels.meter import card_samples, late_half, parse
 from tests.benchmarks.tiny import write_tiny_config
 from tests.until import wait_until
 from twolane.engine.config import EngineConfig
@@ -47,14 +47,14 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_clock_and_power_are_those_of_the_second_half(card: Path) -> None:
-    with CardMeter() as meter:
+    with card_samples() as samples:
         wait_until(lambda: card.exists() and card.read_text(), "what nvidia-smi was asked")
     asked = card.read_text().split()
     assert f"--id=GPU-{UUID}" in asked
     assert "--query-gpu=clocks.sm,power.draw" in asked
     cold = [(1980.0, watts + 0.5) for watts in (120, 300, 650, 700)]
-    assert meter.samples == [*cold, *[(1410.0, 699.25)] * 4]
-    assert meter.late_half() == (1410.0, 699.25)
+    assert samples == [*cold, *[(1410.0, 699.25)] * 4]
+    assert late_half(samples) == (1410.0, 699.25)
 
 
 def test_lines_without_numbers_and_a_cut_one_are_left_out() -> None:
@@ -64,15 +64,13 @@ def test_lines_without_numbers_and_a_cut_one_are_left_out() -> None:
 
 
 def test_a_card_that_tells_nothing_is_said_to() -> None:
-    meter = CardMeter()
-    meter.samples = parse("[N/A], [N/A]\n")
-    assert meter.late_half() == (None, None)
+    assert late_half(parse("[N/A], [N/A]\n")) == (None, None)
 
 
 def test_what_is_slower_once_warm_counts_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 1.0)  # each look at it is a second later
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    times = itertools.chain([0.1] * 4, itertools.repeat(0.2))
+    times = itertools.chain([0.1] * 8, itertools.repeat(0.2))  # more than half of 15
     assert sustain(lambda: next(times), seconds=30).time_s == 0.2
 
 

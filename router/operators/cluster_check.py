@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from twolane.errors import InternalError, OverloadedError, TwolaneError
+from twolane.router.background import Background
 from twolane.router.members.member import Member
 from twolane.router.operators.comparison import (
     NOT_EXACT,
@@ -36,7 +37,7 @@ AskAlone = Callable[
 ]
 # Has a pair answer a prompt. Raises `TwolaneError`, and if other workers have answered.
 AskPair = Callable[[Member, Member, Sequence[int]], Awaitable[Answer]]
-Tell = Callable[[admin_pb2.CheckClusterResponse], Awaitable[None]]
+Tell = Callable[[admin_pb2.CheckClusterResponse], Awaitable[None]]  # one call at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,9 @@ class ClusterCheck:
         self._tell = tell
         self._room = asyncio.Semaphore(MOST_AT_ONCE)
         self._left = len(workers) + len(pairs)
+        self._answered: asyncio.Queue[tuple[Member, Member, list[Answer] | NoAnswer]] = (
+            asyncio.Queue()
+        )
         self._references: list[Answer] = []
         self._exact = True
         self._reference = ""
@@ -97,9 +101,11 @@ class ClusterCheck:
             self._choose(answers)
         for member, its in zip(self._workers, alone, strict=True):
             await self._compare(member, member, its)
-        async with asyncio.TaskGroup() as tasks:
+        async with Background() as asking:
             for prefill, decode in self._pairs:
-                tasks.create_task(self._pair(prefill, decode))
+                asking.start(self._pair(prefill, decode), name=f"check {prefill.worker_id}")
+            for _ in self._pairs:  # here, since `tell` takes one message at a time
+                await self._compare(*await self._answered.get())
         compared, different, failed = self._told
         return Outcome(compared=compared, different=different, failed=failed)
 
@@ -124,10 +130,12 @@ class ClusterCheck:
         return answers
 
     async def _pair(self, prefill: Member, decode: Member) -> None:
+        self._answered.put_nowait((prefill, decode, await self._answers(prefill, decode)))
+
+    async def _answers(self, prefill: Member, decode: Member) -> list[Answer] | NoAnswer:
         """Twice each prompt: the second time from the caches."""
         if not self._references:
-            await self._compare(prefill, decode, NoAnswer("no worker has answered alone"))
-            return
+            return NoAnswer("no worker has answered alone")
         answers: list[Answer] = []
         for prompt in (*self._prompts, *self._prompts):
             try:
@@ -135,10 +143,8 @@ class ClusterCheck:
                     await self._patiently(partial(self._ask_pair, prefill, decode, prompt))
                 )
             except TwolaneError as error:
-                lost = NoAnswer(error.message, isinstance(error, InternalError))
-                await self._compare(prefill, decode, lost)
-                return
-        await self._compare(prefill, decode, answers)
+                return NoAnswer(error.message, isinstance(error, InternalError))
+        return answers
 
     async def _patiently(self, ask: Callable[[], Awaitable[ResultT]]) -> ResultT:
         for tries_left in range(TRIES, 0, -1):

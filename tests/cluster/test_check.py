@@ -29,6 +29,7 @@ from twolane.worker.doors.services import alone_response
 from twolane.worker.steps.step_runner import TimedEngine
 
 MAX_TOKENS = 12
+TELL_S = 1.0  # an operator's connection is slow
 Told = list[admin_pb2.CheckClusterResponse]
 
 
@@ -72,7 +73,12 @@ async def check(cluster: VirtualCluster, n_prompts: int = 2) -> tuple[Outcome, T
         worker = cluster.lives[member.worker_id].worker
         return alone_response(worker, await worker.answer_alone(request))
 
+    telling = asyncio.Lock()
+
     async def tell(response: admin_pb2.CheckClusterResponse) -> None:
+        assert not telling.locked(), "a stream takes one message at a time"
+        async with telling:
+            await asyncio.sleep(TELL_S)
         told.append(response)
 
     announce = members[0].announce

@@ -2,9 +2,9 @@
 
     python -m benchmarks.since [NAME …]
 
-A result lists the folders and files that it depends on (`depends_on.toml`). It is current if all of
-them are as they were at its commit, but for comments and docstrings. Exits with 1 if one of those
-that are named is not.
+A result lists the folders and files that it depends on (`depends_on.toml`), a "!" before those in
+them that it does not. It is current if all of them are as they were at its commit, but for comments
+and docstrings. Exits with 1 if one of those that are named is not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Since:
 def since(path: Path, repository: Path = REPOSITORY) -> Since:
     """Of the result at that path."""
     document = json.loads(path.read_text())
-    commit, paths = document["commit"] or "", document["depends_on"]
+    commit = document["commit"] or ""
+    paths = [f":{its}" if its.startswith("!") else its for its in document["depends_on"]]
     changed = None
     if _git(repository, "merge-base", "--is-ancestor", commit, "HEAD") is not None:
         changed = _git(repository, "diff", "--name-only", commit, "HEAD", "--", *paths)

@@ -29,7 +29,7 @@ from twolane.deploy.process.descriptors import (
     share,
 )
 from twolane.deploy.process.orphan import end_as_orphan
-from twolane.deploy.spec.listeners import check
+from twolane.deploy.spec.listeners import check, check_admin_port
 from twolane.deploy.spec.settings import DECODE
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec, WorkerSpec
 from twolane.rpc.listen import ListenError, unreachable
@@ -70,6 +70,7 @@ async def serving(spec: ProcessSpec) -> AsyncIterator[Where]:
         raise StartError(str(error)) from error
     try:
         check(spec)
+        check_admin_port(spec)  # over agents, nothing has until now
     except ListenError as error:
         raise StartError(str(error)) from error
     block = _serving_router(spec, limit) if isinstance(spec, RouterSpec) else _serving_worker(spec)

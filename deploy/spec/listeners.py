@@ -39,10 +39,11 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
             raise UnprotectedStartError(f"{error}. Type\n{_lines(command)}") from error
         except ListenError as error:
             raise StartError(str(error)) from error
-        _check_admin_port(spec)
+        check_admin_port(spec)
 
 
-def _check_admin_port(spec: ProcessSpec) -> None:
+def check_admin_port(spec: ProcessSpec) -> None:
+    """Raise `UnusedOptionError` for a port of operators where nobody can show a certificate."""
     if not isinstance(spec, RouterSpec) or spec.settings.admin_port is None:
         return
     at = spec.bind_host, "--bind-host"

@@ -106,7 +106,7 @@ def _is_rebound(origin: str, transport: asyncio.Transport) -> bool:
     except ValueError:
         page = ""
     ours = transport.get_extra_info("sockname")
-    return is_local(ours[0]) and not is_local(page)
+    return is_local(ours[0]) and not (is_local(page) or page.endswith(".localhost"))
 
 
 def caller_of(request: Request) -> Identity:

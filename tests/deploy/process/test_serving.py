@@ -132,6 +132,14 @@ async def test_a_router_whose_tokenizer_is_damaged_says_so_in_a_line(tmp_path: P
     assert "\n" not in str(caught.value)
 
 
+async def test_a_router_of_an_agent_refuses_a_port_where_nobody_can_show_a_certificate() -> None:
+    """No command has seen what the agent's host makes of it."""
+    settings = replace(ROUTER.settings, admin_port=0)
+    with pytest.raises(StartError, match="--admin-port takes certificates"):
+        async with serving(replace(ROUTER, settings=settings, bind_host="::1", insecure=True)):
+            pass
+
+
 async def test_a_worker_that_routers_of_another_host_could_not_dial_is_refused() -> None:
     far = replace(WORKER, routers=("127.0.0.1:1", "10.77.0.11:7201"))
     with pytest.raises(StartError, match=r"^bind_host is 127\.0\.0\.1, and 10\.77\.0\.11:7201"):

@@ -23,8 +23,10 @@ FIELDS = {"prompt": [1, 2], "max_tokens": 3}
     ("origin", "status"),
     [
         ("http://evil.example:7202", 403),
+        ("http://evil.localhost.example", 403),
         ("null", 403),
         ("http://localhost:3000", 200),
+        ("http://app.localhost:3000", 200),
         ("http://127.0.0.1:7202", 200),
         ("", 200),
     ],

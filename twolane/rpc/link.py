@@ -91,7 +91,7 @@ class GrpcLink(Generic[OutT, InT]):
             raise LinkBrokenError(self._why)
         try:
             message = await self._stream.read()
-        except _STREAM_ERRORS as error:
+        except (*_STREAM_ERRORS, asyncio.CancelledError) as error:  # the last: see `_break`, too
             self._break(_describe(error))
             _raise_if_cancelled()
             raise LinkBrokenError(self._why) from error
@@ -131,7 +131,7 @@ class GrpcLink(Generic[OutT, InT]):
         if self._writer is not asyncio.current_task():
             self._writer.cancel()
         if isinstance(self._stream, grpc.aio.Call):
-            self._stream.cancel()
+            self._stream.cancel()  # a read that waits raises CancelledError, as a cancelled task's
 
     async def _write_all(self) -> None:
         try:
@@ -164,7 +164,7 @@ def _size(message: object) -> int:
     return len(message)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details()}"
     return f"{type(error).__name__}: {error}"

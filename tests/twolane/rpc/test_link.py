@@ -44,6 +44,20 @@ async def test_the_other_end_learns_of_a_close() -> None:
             link.send(b"late")
 
 
+async def test_a_read_that_waits_learns_of_a_close_by_another_task() -> None:
+    """A cancelled task would end without an error, and nobody would dial again."""
+
+    async def never_write(link: GrpcLink[bytes, bytes]) -> None:
+        await link.wait_broken()
+
+    async with connected(never_write) as link:
+        reading = asyncio.create_task(link.receive())
+        await asyncio.sleep(0.1)
+        link.close()
+        with pytest.raises(LinkBrokenError, match="closed"):
+            await asyncio.wait_for(reading, 60)
+
+
 async def test_a_server_that_returns_breaks_the_link_here() -> None:
     async def leave(link: GrpcLink[bytes, bytes]) -> None:
         await link.receive()

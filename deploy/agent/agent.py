@@ -25,7 +25,7 @@ from twolane.deploy.agent.config import AgentConfig
 from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
 from twolane.deploy.agent.kept import KeptDesired
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
-from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.errors import NotProvenError, StartError, first_error
 from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLauncher
 from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
@@ -100,7 +100,7 @@ class Agent:
         Each heartbeat leaves two files in the state folder, for probes: `heartbeat`, and `ready`
         with the names of the processes. The latter is missing while one starts, while a worker that
         is desired here does not serve, or nobody has said what is and none serves, and from
-        `stop_all` on.
+        `stop_all` on. Raises OSError if the folder cannot be written to.
         """
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -110,6 +110,8 @@ class Agent:
                     self._write_ready()
                     self.ready.set()
                     await asyncio.sleep(self.config.heartbeat_s)
+        except* OSError as errors:
+            raise first_error(errors) from None
         finally:
             for name in list(self._starting):
                 await self._call_off(name)
@@ -295,8 +297,7 @@ class Agent:
         known = {(live.handle.name, live.handle.pid) for live in self._live.values()}
         ours = {(spec.name, spec.epoch) for spec, _ in self._starting.values()}
         for evidence in read_evidence(self.config.state_dir):
-            its = evidence.name, evidence.epoch
-            if (evidence.name, evidence.pid) in known or its in ours:
+            if (evidence.name, evidence.pid) in known or (evidence.name, evidence.epoch) in ours:
                 continue
             try:
                 process = self._open(evidence)

@@ -358,6 +358,12 @@ async def test_heartbeat_file_moves_while_the_agent_lives(tmp_path: Path) -> Non
                 await asyncio.sleep(0.01)
 
 
+async def test_agent_that_cannot_write_to_its_folder_says_so_in_one_error(tmp_path: Path) -> None:
+    (tmp_path / "state" / HEARTBEAT).mkdir(parents=True)
+    with pytest.raises(IsADirectoryError, match=HEARTBEAT):
+        await agent(tmp_path).__aenter__()
+
+
 def test_term_outlives_the_agent_and_only_rises(tmp_path: Path) -> None:
     TermFile(tmp_path / "term").check(SECOND)
     terms = TermFile(tmp_path / "term")

@@ -12,14 +12,18 @@ from twolane.deploy.spec.cluster_spec import HostSpec
 
 
 async def run_fence_command(host: HostSpec, within_s: float) -> int:
-    """Its exit code. Raises `NotProvenError` if it has not ended in time; then it is killed."""
-    process = await asyncio.create_subprocess_shell(
-        host.fence_command,
-        env={**os.environ, "TWOLANE_HOST": host.name},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    """Its exit code. Raises `NotProvenError` if it cannot be started now, or has not ended in time;
+    then it is killed."""
+    try:
+        process = await asyncio.create_subprocess_shell(
+            host.fence_command,
+            env={**os.environ, "TWOLANE_HOST": host.name},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:  # no memory, process or descriptor is free
+        raise NotProvenError(f"{host.name} silent; its fence command: {error}") from error
     try:
         async with asyncio.timeout(within_s):
             return await process.wait()

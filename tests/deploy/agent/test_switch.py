@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
 from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, state
 from twolane.deploy.agent.client import AgentClient
+from twolane.deploy.agent.fence_command import run_fence_command
 from twolane.deploy.errors import NotProvenError
+from twolane.deploy.spec.cluster_spec import HostSpec
 
 __all__ = ["hosts"]
 
@@ -26,3 +30,17 @@ async def test_operator_is_not_believed_of_a_host_that_answers_with_an_error(
             with pytest.raises(NotProvenError, match=r"^a answers: not for you$"):
                 await launcher.say_off("a")
         assert state(launcher, "a") == "up"
+
+
+async def test_fence_command_that_cannot_be_started_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any other error would end the controller."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise BlockingIOError("no process is free")
+
+    host = HostSpec(name="a", agent="", bind_host="", advertise_host="", fence_command="off")
+    monkeypatch.setattr(asyncio, "create_subprocess_shell", fails)
+    with pytest.raises(NotProvenError, match=r"^a silent; its fence command: no process is free$"):
+        await run_fence_command(host, 5.0)

@@ -13,16 +13,23 @@ import grpc
 from twolane.calls.door import Door, Doors
 from twolane.calls.resuming import ResumingCall, is_lost, is_unheard
 from twolane.config import ClientConfig, check_seconds
-from twolane.errors import DeadlineError, InvalidRequestError, UnavailableError
+from twolane.errors import (
+    CancelledError,
+    DeadlineError,
+    InvalidRequestError,
+    UnavailableError,
+)
 from twolane.failures import TlsUse, explain, unreachable
 from twolane.params import check_text
 from twolane.prompts import RequestOptions, build_request
+from twolane.rpc.own_cancel import is_own_task_cancelled
 from twolane.security.target import find_target
 from twolane.service_status import Caller, ServiceStatus
 from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2
 from twolane.values import Completion, Model
 
+_CLOSED = "the client was closed"
 _LEAST_SHARE_S = 2.0  # of a short call's time, for each router in turn
 
 
@@ -60,6 +67,8 @@ class AsyncClient:
             if self._target.ca:
                 await self.models()  # raises the reason if it fails
             raise unreachable(self.endpoint, f"no connection within {bound_s:g} s") from None
+        if self._is_closed:
+            raise CancelledError(_CLOSED)
         return self
 
     async def generate(
@@ -176,6 +185,16 @@ class AsyncClient:
     ) -> Any:
         """Make a short call, which may be repeated: at the door `at`, or else at the next one that
         answers within its share of the time."""
+        try:
+            return await self._answer(name, request, at, within_s)
+        except asyncio.CancelledError:
+            if is_own_task_cancelled():
+                raise
+            raise CancelledError(_CLOSED) from None
+
+    async def _answer(
+        self, name: str, request: object, at: Door | None, within_s: float | None
+    ) -> Any:
         doors = self._doors
         bound_s = self._config.call_timeout_s if within_s is None else within_s
         clock = asyncio.get_running_loop().time

@@ -11,6 +11,7 @@ import grpc
 
 from twolane.calls.multiplexed import Call
 from twolane.errors import CancelledError, InternalError, InvalidRequestError, TwolaneError
+from twolane.rpc.own_cancel import is_own_task_cancelled
 from twolane.v1 import inference_pb2
 from twolane.values import Chunk, Completion
 
@@ -66,7 +67,7 @@ class AsyncStream:
             why = f"the answer to {self.request_id} ended without a finish reason"
             raise InternalError(why) from None
         except asyncio.CancelledError:
-            if _is_own_task_cancelled():
+            if is_own_task_cancelled():
                 self.cancel()
                 raise
             if self._is_over or self._is_finished:  # closed by another task
@@ -141,10 +142,3 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
     hangs on another."""
     if running_loop() is not loop:
         raise InvalidRequestError("this client belongs to another event loop; create one for each")
-
-
-def _is_own_task_cancelled() -> bool:
-    """Whether this task is cancelled: grpc.aio raises asyncio.CancelledError for a cancelled call,
-    too, whoever cancelled it."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

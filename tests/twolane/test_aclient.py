@@ -248,6 +248,18 @@ async def test_closing_the_client_ends_its_streams(door: Door) -> None:
         await client.models()
 
 
+async def test_closing_the_client_ends_its_short_calls_with_an_error_and_cancels_no_task() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = AsyncClient(f"127.0.0.1:{silent.getsockname()[1]}")
+        calls = (client.models(), client.status(), client.cancel("r"), client.connect())
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.1)
+        await client.close()
+        for task in tasks:
+            with pytest.raises(CancelledError, match="the client was closed"):
+                await task
+
+
 async def test_models_and_status(client: AsyncClient) -> None:
     assert [(m.name, m.max_context_tokens) for m in await client.models()] == [("tiny", 2048)]
     status = await client.status(["s1"])

@@ -15,6 +15,8 @@ import grpc
 from google.protobuf.message import Message
 from grpc.aio import EOF
 
+from twolane.rpc.own_cancel import is_own_task_cancelled
+
 OutT = TypeVar("OutT")
 InT = TypeVar("InT")
 OutT_contra = TypeVar("OutT_contra", contravariant=True)
@@ -152,8 +154,7 @@ class GrpcLink(Generic[OutT, InT]):
 def _raise_if_cancelled() -> None:
     """Raise CancelledError if the task is cancelled: grpc may return a status from a cancelled
     read, and the cancellation must win."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    if is_own_task_cancelled():
         raise asyncio.CancelledError
 
 

@@ -52,6 +52,13 @@ class Intake:
         self._board = board
         self._members = board.members
         self._text = text
+        self.has_ended = False  # the router is stopping, and has ended its answers
+
+    def check_ended(self) -> None:
+        """Raise `UnavailableError` if the router has ended its answers: one that began now would
+        get no end."""
+        if self.has_ended:
+            raise UnavailableError("the router is stopping")
 
     @property
     def _config(self) -> RouterConfig:
@@ -148,6 +155,7 @@ class Intake:
         loop = asyncio.get_running_loop()
         started = loop.time()
         while True:
+            self.check_ended()
             models = self._members.models()
             if not name and len(models) > 1:
                 names = ", ".join(sorted(model.name for model in models))

@@ -91,7 +91,7 @@ class Router:
         self._takeovers = Takeovers(
             config, self._dispatcher.members, self._sessions.send, self._dispatcher.board.store
         )
-        self._is_stopping = self._has_ended = False
+        self._is_stopping = False
         self._is_flush_due = False
 
     async def __aenter__(self) -> Router:
@@ -186,6 +186,7 @@ class Router:
         self._dispatcher.let_go(message, caller.tenant, self._loop.time())
         deadline = deadline_of(self._loop.time(), time_left_s)
         job, known = await self._takeovers.take(message, caller, deadline)
+        self._intake.check_ended()
         text, now = self._detokenizer(job), self._loop.time()
         n_tokens, n_text_bytes = message.n_tokens, message.n_text_bytes
         job = self.traces.traced(job)
@@ -283,8 +284,8 @@ class Router:
         self._is_stopping = True
 
     def end_answers(self) -> None:
-        """End running requests with `UnavailableError`. May be called again."""
-        self._has_ended = True
+        """End requests with `UnavailableError`, admitted or not. May be called again."""
+        self._intake.has_ended = True
         now = self._loop.time()
         for request in self._deliveries.moved():  # workers keep their rows for the grace period
             self._dispatcher.abandon(request, now)
@@ -320,7 +321,7 @@ class Router:
     def _check_open(self, *, is_late: bool = False) -> None:
         has_others = len(self.known.client_doors()) > 1
         with self.refusals.noting():
-            if self._has_ended or (self._is_stopping and not (is_late and has_others)):
+            if self._intake.has_ended or (self._is_stopping and not (is_late and has_others)):
                 metadata = self.known.as_metadata() if has_others else None
                 raise UnavailableError("the router is stopping", metadata=metadata)
 
@@ -359,6 +360,8 @@ class Router:
     def _submit(self, job: Job, message: inference_pb2.GenerateRequest) -> Request:
         detokenizer, now = self._detokenizer(job), self._loop.time()
         try:
+            with self.refusals.noting():
+                self._intake.check_ended()
             if message.HasField("resume"):
                 ids, n_bytes = message.resume.token_ids, message.resume.n_text_bytes
                 return self._dispatcher.resume(job, detokenizer, ids, n_bytes, now)

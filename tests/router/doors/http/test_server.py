@@ -18,6 +18,7 @@ from twolane.router.config import HttpConfig, LimitsConfig, RouterConfig, Server
 from twolane.router.doors.http.caller import HttpGates
 from twolane.router.doors.http.server import HttpServer
 from twolane.router.doors.server import RouterServer
+from twolane.router.testing.served import serve_cluster
 from twolane.rpc.listen import ListenError
 from twolane.security.gate import Gate
 
@@ -159,6 +160,19 @@ async def test_answers_get_the_grace_of_a_stop() -> None:
             await server.__aexit__(None, None, None)
         assert (await answer).json()["choices"][0]["finish_reason"] == "length"
         assert took.s() < 20.0, "it stops once it has answered"
+
+
+async def test_a_request_that_waits_for_a_worker_as_the_router_stops_gets_a_typed_error() -> None:
+    place = ServerConfig(stop_grace_s=0.2, metrics_port=None)
+    async with serve_cluster(server_config=place) as (server, _):
+        reader, writer = await connect(server)
+        writer.write(raw_request(IDS))
+        await until(lambda: server.router._dispatcher.board.n_expecting)
+        await server.__aexit__(None, None, None)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b'"message":"the router is stopping"' in answer
+        writer.close()
 
 
 async def test_answers_that_outlast_the_grace_of_a_stop_end_with_one_typed_error() -> None:

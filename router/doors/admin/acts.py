@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import grpc
 
-from twolane.errors import InternalError, PreconditionError
+from twolane.errors import InternalError, InvalidParameterError, PreconditionError
 from twolane.router.doors.admin.audited_acts import AuditedActs
 from twolane.router.router import Router
 from twolane.rpc.call_gate import Context
@@ -90,8 +90,12 @@ class Acts:
     async def _step_rollout(
         self, request: acts_pb2.StepRolloutRequest, context: Context
     ) -> acts_pb2.ActResponse:
+        steps = acts_pb2.StepRolloutRequest.Step
+        if request.step not in steps.values():  # a newer client's
+            known = ", ".join(steps.keys()[1:])
+            raise InvalidParameterError("step", request.step, f"one of {known}")
         asked = acts_pb2.ControllerAct(step_rollout=request)
-        step = acts_pb2.StepRolloutRequest.Step.Name(request.step).removeprefix("STEP_").lower()
+        step = steps.Name(request.step).removeprefix("STEP_").lower()
         return await self._ask(context, "rollout", step, request.act, asked)
 
     async def _ask(

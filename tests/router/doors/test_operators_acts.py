@@ -69,6 +69,16 @@ async def test_controller_hears_the_expected_epoch_and_its_refusal_is_told(
         assert await call.details() == "started again"
 
 
+async def test_a_step_of_a_rollout_that_this_router_does_not_know_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with two_routers(tmp_path) as two:
+        two.note_controller()
+        call = two.admin.StepRollout(acts_pb2.StepRolloutRequest(step=99))  # type: ignore[arg-type]
+        assert (await call.code()).name == "INVALID_ARGUMENT"
+        assert "STEP_PAUSE, STEP_RESUME, STEP_UNDO" in await call.details()
+
+
 def test_each_act_takes_an_id_a_reason_and_a_dry_run() -> None:
     acts = {m.name for m in SERVICE.methods if "act" in m.input_type.fields_by_name}
     others = {*SERVICE.methods_by_name} - acts - LOOKS

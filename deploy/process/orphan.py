@@ -63,5 +63,8 @@ async def end_as_orphan(
 
 
 def _read(path: Path) -> str:
-    """Empty where there is no such file."""
-    return path.read_text(encoding="ascii") if path.exists() else ""
+    """Empty where there is no such file, or where it cannot be read now: that is nobody's end."""
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

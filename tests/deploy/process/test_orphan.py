@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,26 @@ def test_pause_of_the_process_itself_is_no_silence(tmp_path: Path) -> None:
 
     with virtual_time_runner() as runner:
         assert 190 <= runner.run(main()) < 200, "a minute after the last sign of life"
+
+
+def test_heartbeat_that_cannot_be_read_ends_no_process_that_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    (tmp_path / HEARTBEAT).touch()
+
+    async def main() -> None:
+        clock = asyncio.get_running_loop().time
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(end_as_orphan(str(tmp_path), 60.0, clock), 600)
+        with pytest.raises(StartError, match="silent for 60 s"):
+            await end_as_orphan(str(tmp_path), 60.0, lambda: None)
+
+    with virtual_time_runner() as runner:
+        runner.run(main())
 
 
 def test_process_without_an_agent_is_no_orphan() -> None:

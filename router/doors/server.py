@@ -16,7 +16,6 @@ from functools import partial
 from types import TracebackType
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from twolane.router.background import Background
 from twolane.router.config import RouterConfig, ServerConfig
@@ -192,7 +191,7 @@ class RouterServer:
             self._tell_address()
             await self._open_admin_doors(stack)
             await worker_door.start()  # later, because sessions announce the other doors
-            await self._publish()
+            self._publish()
             await server.start()
             background = await stack.enter_async_context(Background())
             background.start(self._publish_forever(), name="publish")
@@ -333,7 +332,7 @@ class RouterServer:
     async def _stop_doors(self, door: Door) -> None:
         """Let running calls continue at other routers, or within a grace period, which is the same
         at both doors."""
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         door.end_streams()
         grace_s = self._config.stop_grace_s
         async with asyncio.TaskGroup() as tasks:
@@ -369,15 +368,11 @@ class RouterServer:
             others = self.router.known.others(asyncio.get_running_loop().time())
             self.router.operations.changes.note_routers([its.router_id for its in others])
             self.router.operations.changes.note_store(self._store.health)
-            await self._publish()
+            self._publish()
 
-    async def _publish(self) -> None:
-        serving, not_serving = (
-            health_pb2.HealthCheckResponse.SERVING,
-            health_pb2.HealthCheckResponse.NOT_SERVING,
-        )
+    def _publish(self) -> None:
         for name in ("", INFERENCE):
-            await self._health.set(name, serving if self.router.can_serve() else not_serving)
+            self._health.set(name, serving=self.router.can_serve())
 
 
 def _bind(metrics: MetricsEndpoint, config: ServerConfig) -> int:

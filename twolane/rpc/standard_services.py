@@ -5,6 +5,7 @@ The generated handlers answer malformed bytes with UNKNOWN, and log a traceback.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -16,36 +17,75 @@ from twolane.rpc.call_gate import CallGate, Context
 from twolane.rpc.handlers import parse, unary, unary_stream
 
 _pb2: Any = health_pb2  # the stubs do not know List yet
+_UNKNOWN, _SERVING, _NOT_SERVING = (
+    health_pb2.HealthCheckResponse.SERVICE_UNKNOWN,
+    health_pb2.HealthCheckResponse.SERVING,
+    health_pb2.HealthCheckResponse.NOT_SERVING,
+)
 
 
-class Health(health.aio.HealthServicer):
-    """The library's health service, with `List`, which the library lacks."""
+class Health:
+    """The health service: a status for each of our services, and "" for all of them. Nothing here
+    waits for a watcher, of which some do not read (the library's servicer waits for each)."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._names = {""}
+        self._statuses: dict[str, int] = {"": _SERVING}
+        self._changed = asyncio.Event()  # set and replaced at each change
+        self._is_ending = False
 
-    async def set(self, service: str, status: Any) -> None:
-        self._names.add(service)
-        await super().set(service, status)
+    def set(self, service: str, *, serving: bool) -> None:
+        """Tell watchers; ignored after `end`."""
+        status = _SERVING if serving else _NOT_SERVING
+        if not self._is_ending and self._statuses.get(service) != status:
+            self._statuses[service] = status
+            self._tell()
 
-    async def List(self, request: Any, context: Context) -> Any:
+    def end(self) -> None:
+        """No service serves from now on: the server is stopping."""
+        self._is_ending = True
+        self._statuses = dict.fromkeys(self._statuses, _NOT_SERVING)
+        self._tell()
+
+    async def check(self, request: Any, context: Context) -> Any:
+        """The status of one service."""
+        if request.service not in self._statuses:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "this server has no such service")
+        return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
+
+    async def list(self, request: Any, context: Context) -> Any:
         """The status of all services, by name."""
         response = _pb2.HealthListResponse()
-        for name in self._names:
-            asked = health_pb2.HealthCheckRequest(service=name)
-            response.statuses[name].CopyFrom(await self.Check(asked, context))
+        for name, status in self._statuses.items():
+            response.statuses[name].status = status
         return response
+
+    async def watch(self, request: Any, context: Context) -> None:
+        """The status of one service now, and at each change. Over after `end`: a watch keeps no
+        server from stopping."""
+        told: int | None = None
+        while True:
+            changed, is_last = self._changed, self._is_ending
+            status = self._statuses.get(request.service, _UNKNOWN)
+            if status != told:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                told = status
+            if is_last:
+                return
+            await changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 def standard_handlers(
-    servicer: Health, service_names: Iterable[str], gate: CallGate
+    its: Health, service_names: Iterable[str], gate: CallGate
 ) -> tuple[grpc.GenericRpcHandler, ...]:
     """Handlers of health, and of reflection for `service_names` and for these two services."""
     methods = {
-        "Check": unary(health_pb2.HealthCheckRequest, servicer.Check, gate),
-        "List": unary(_pb2.HealthListRequest, servicer.List, gate),
-        "Watch": unary_stream(health_pb2.HealthCheckRequest, servicer.Watch, gate),
+        "Check": unary(health_pb2.HealthCheckRequest, its.check, gate),
+        "List": unary(_pb2.HealthListRequest, its.list, gate),
+        "Watch": unary_stream(health_pb2.HealthCheckRequest, its.watch, gate),
     }
     names = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflect: Any = reflection.aio.ReflectionServicer(names)

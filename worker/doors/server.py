@@ -10,7 +10,6 @@ import logging
 from functools import partial
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from twolane.rpc.call_gate import CallGate, CallGateConfig
 from twolane.rpc.channel_options import INTERNAL_SERVER_OPTIONS
@@ -75,11 +74,11 @@ class WorkerServer:
         for router in config.routers:
             config.credentials.check_calls(router, "--router")
         server = grpc.aio.server(interceptors=[self.gate], options=INTERNAL_SERVER_OPTIONS)
-        servicer = Health()
+        health = Health()
         services = Services(self._worker, self.gate, config.credentials.tls)
         server.add_generic_rpc_handlers(services.handlers())
         gate = CallGate(CallGateConfig())
-        server.add_generic_rpc_handlers(standard_handlers(servicer, SERVICES, gate))
+        server.add_generic_rpc_handlers(standard_handlers(health, SERVICES, gate))
         port = config.credentials.bind(
             server, config.bind_host, config.port, "--port", ports=config.ports
         )
@@ -102,14 +101,14 @@ class WorkerServer:
                 await endpoint.start()
             await server.start()
             for service in ("", *SERVICES):
-                await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+                health.set(service, serving=True)
             log.info("worker %s serves on %s", config.worker_id, self._worker.endpoint)
-            await self._serve(servicer, services)
+            await self._serve(health, services)
         finally:
             await server.stop(grace=0.2)
             await endpoint.close()
 
-    async def _serve(self, servicer: Health, services: Services) -> None:
+    async def _serve(self, health: Health, services: Services) -> None:
         announcer = Announcer(self._worker, metrics_endpoint=self.metrics_endpoint)
         self._announcer = announcer
         async with asyncio.TaskGroup() as tasks:
@@ -117,7 +116,7 @@ class WorkerServer:
             announcing = tasks.create_task(announcer.run(), name="announcer")
             self.started.set()
             await self._stop.wait()
-            await servicer.enter_graceful_shutdown()
+            health.end()
             self._worker.drain()
             await self._wait_drained()
             announcing.cancel()

@@ -223,7 +223,10 @@ class KubernetesApi:
         token = self._config.token
         if token is None:
             return {}
-        return {"Authorization": f"Bearer {token.read_text(encoding='utf-8').strip()}"}
+        try:
+            return {"Authorization": f"Bearer {token.read_text(encoding='utf-8').strip()}"}
+        except OSError as error:
+            raise ApiError(401, f"the pod's token cannot be read: {error}") from error
 
     async def _call(
         self, method: str, path: str, body: object = None, params: dict[str, str] | None = None
@@ -238,7 +241,10 @@ class KubernetesApi:
         )
         if answer.status_code >= 400:
             raise _error(answer.status_code, answer.content, answer.headers)
-        return answer.json()
+        try:
+            return answer.json()
+        except ValueError as error:  # of a proxy
+            raise ApiError(answer.status_code, f"a broken answer: {error}") from error
 
 
 def _scale(answer: Any) -> Scale:

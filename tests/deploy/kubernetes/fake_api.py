@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 NAMESPACE = "t"
 _SCALE = "/apis/apps/v1/namespaces/t/statefulsets/{name}/scale"
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/t/leases"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/t/leases"
 _PODS = "/api/v1/namespaces/t/pods"
 
 
@@ -74,8 +74,8 @@ class FakeApi:
                 Route(_SCALE, self._scale, methods=["GET", "PATCH"]),
                 Route(_PODS, self._list_pods),
                 Route("/api/v1/nodes/{name}", self._node),
-                Route(_LEASES, self._create_lease, methods=["POST"]),
-                Route(_LEASES + "/{name}", self._lease, methods=["GET", "PATCH"]),
+                Route(LEASES, self._create_lease, methods=["POST"]),
+                Route(LEASES + "/{name}", self._lease, methods=["GET", "PATCH"]),
                 *(self._more(self) if self._more is not None else ()),
             ]
         )

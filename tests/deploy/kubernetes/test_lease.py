@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from tests.deploy.kubernetes.fake_api import NAMESPACE, FakeApi
+from tests.deploy.kubernetes.fake_api import LEASES, NAMESPACE, FakeApi
 from tests.until import until
 from twolane.deploy.errors import DeposedError, StartError
 from twolane.deploy.kubernetes.api import ApiConfig, KubernetesApi
@@ -178,3 +182,35 @@ async def test_without_an_answer_no_controller_starts(world: World) -> None:
     world.server.busy = 1
     with pytest.raises(StartError, match="the Lease c"):
         await world.lease(Clock()).acquire()
+
+
+async def test_a_token_that_cannot_be_read_now_and_a_broken_answer_end_no_controller(
+    tmp_path: Path,
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    is_broken = False
+
+    async def lease(request: Request) -> Response:
+        if is_broken:
+            return Response("<html>a proxy</html>")
+        return await server._lease(request)
+
+    routes = [Route("/proxied" + LEASES + "/{name}", lease, methods=["GET", "PATCH"])]
+    async with FakeApi(more=lambda _: routes) as server:
+        server.leases["c"] = {"metadata": {"resourceVersion": "1"}, "spec": {}}
+        config = ApiConfig(url=f"{server.url}/proxied", namespace=NAMESPACE, token=token)
+        async with KubernetesApi(config) as api:
+            clock = Clock()
+            held = ControllerLease(api, CONFIG, clock)
+            await held.acquire()
+            keeping = asyncio.create_task(held.keep())
+            token.rename(tmp_path / "former")
+            await asyncio.sleep(10 * CONFIG.renew_s)
+            is_broken = True
+            (tmp_path / "former").rename(token)
+            await asyncio.sleep(10 * CONFIG.renew_s)
+            is_broken = False
+            await looks_again(clock, keeping)
+            assert not keeping.done()
+            keeping.cancel()

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from twolane.aclient import AsyncClient
+from twolane.calls.door import Door
 from twolane.calls.multiplexed import Multiplexer
 from twolane.errors import CancelledError, DeadlineError, TwolaneError, UnavailableError
 from twolane.router.config import ServerConfig
@@ -19,6 +20,7 @@ from twolane.router.doors.server import RouterServer
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
 from twolane.router.testing.served import serve_cluster
+from twolane.security.target import Target
 from twolane.v1 import inference_pb2
 
 GRACE_S = 60.0
@@ -195,3 +197,34 @@ async def test_each_answer_of_a_stream_that_ends_has_an_error_of_its_own(end: An
         errors.append(caught.value)
     assert errors[0] is not errors[1]
     assert errors[0].details() == errors[1].details()
+
+
+async def test_unanswered_calls_of_a_stream_that_ends_on_a_retired_channel_fail() -> None:
+    """The channel takes no call of `Generate` in their place."""
+    has_come, may_end = asyncio.Event(), asyncio.Event()
+
+    async def multiplex(requests: Any, context: Any) -> None:
+        await context.read()
+        has_come.set()
+        await may_end.wait()
+
+    server = grpc.aio.server()
+    handler: Any = grpc.stream_stream_rpc_method_handler(multiplex)
+    service = "twolane.v1.InferenceService"
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {"Multiplex": handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    door = Door(Target(f"127.0.0.1:{port}"))
+    calls = [door.multiplexer.start(inference_pb2.GenerateRequest(), None) for _ in range(2)]
+    async with asyncio.timeout(60):
+        await has_come.wait()
+        door.retire()
+        await asyncio.sleep(0.01)  # from now on
+        may_end.set()
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+                await anext(aiter(call))
+    await door.close()
+    await server.stop(None)

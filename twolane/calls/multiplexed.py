@@ -131,14 +131,17 @@ class MultiplexedCall:
 
     def ask_instead(self, generate: Generate) -> None:
         """Use `Generate`, because the stream failed before it answered this call, which is not
-        over."""
+        over. Fails the call where the stream's channel takes no more."""
         assert self._start is not None
         left_s = None if self._due is None else max(0.0, self._due - self._loop.time())
         self._cancel_timer()
         start = self._start
         trace = (("traceparent", start.traceparent), ("tracestate", start.tracestate))
         said = tuple((name, value) for name, value in trace if value)
-        self._instead = generate(start.generate, left_s, said)
+        try:
+            self._instead = generate(start.generate, left_s, said)
+        except grpc.aio.UsageError:  # it is retired: another router or channel may answer
+            self.fail(_stream_ended())
         self._news.set()
 
     def _expire(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack
 
 import grpc
 
-from twolane.calls.door import Door, Doors
+from twolane.calls.door import CLOSED, Door, Doors
 from twolane.calls.resuming import ResumingCall, is_lost, is_unheard
 from twolane.config import ClientConfig, check_seconds
 from twolane.errors import (
@@ -29,7 +29,6 @@ from twolane.stream import AsyncStream, check_loop, running_loop
 from twolane.v1 import inference_pb2
 from twolane.values import Completion, Model
 
-_CLOSED = "the client was closed"
 _LEAST_SHARE_S = 2.0  # of a short call's time, for each router in turn
 
 
@@ -68,7 +67,7 @@ class AsyncClient:
                 await self.models()  # raises the reason if it fails
             raise unreachable(self.endpoint, f"no connection within {bound_s:g} s") from None
         if self._is_closed:
-            raise CancelledError(_CLOSED)
+            raise CancelledError(CLOSED)
         return self
 
     async def generate(
@@ -190,7 +189,7 @@ class AsyncClient:
         except asyncio.CancelledError:
             if is_own_task_cancelled():
                 raise
-            raise CancelledError(_CLOSED) from None
+            raise CancelledError(CLOSED) from None
 
     async def _answer(
         self, name: str, request: object, at: Door | None, within_s: float | None

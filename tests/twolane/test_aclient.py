@@ -260,6 +260,20 @@ async def test_closing_the_client_ends_its_short_calls_with_an_error_and_cancels
                 await task
 
 
+async def test_closing_the_client_ends_a_search_for_a_router() -> None:
+    unused = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [each.getsockname()[1] for each in unused]
+    for each in unused:
+        each.close()  # from now on nobody answers there
+    client = AsyncClient(",".join(f"127.0.0.1:{port}" for port in ports))
+    searching = asyncio.create_task(client.generate("once", timeout_s=60.0))
+    await asyncio.sleep(0.3)
+    await client.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(CancelledError, match="the client was closed"):
+            await searching
+
+
 async def test_models_and_status(client: AsyncClient) -> None:
     assert [(m.name, m.max_context_tokens) for m in await client.models()] == [("tiny", 2048)]
     status = await client.status(["s1"])

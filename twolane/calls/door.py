@@ -13,12 +13,14 @@ from dataclasses import replace
 import grpc
 
 from twolane.calls.multiplexed import Multiplexer
+from twolane.errors import CancelledError
 from twolane.rpc.listen import host_of
 from twolane.security.target import Stamp, Target
 from twolane.v1 import inference_pb2_grpc
 
 log = logging.getLogger(__name__)
 
+CLOSED = "the client was closed"
 _CALLS_END_S = 3600.0  # how long calls may continue on a channel that takes no more
 _AVOIDED_S = 1.0  # how long a lost router is avoided
 
@@ -121,10 +123,13 @@ class Doors:
         self._latest: Sequence[str] = ()  # those that a router has announced last, one for each
         self._dropped: list[Door] = []  # until their calls have ended
         self._told_until = 0.0  # when the search that was last logged ends
+        self._is_closed = False
 
     def next(self) -> Door:
         """The next door in turn. Doors just lost are skipped; if all were, the one lost first is
-        returned."""
+        returned. Raises `CancelledError` once the client is closed: its search ends."""
+        if self._is_closed:
+            raise CancelledError(CLOSED)
         now = asyncio.get_running_loop().time()
         in_turn = [(self._at + nth) % len(self.all) for nth in range(1, len(self.all) + 1)]
         self._at = min(in_turn, key=lambda at: max(now, self.all[at].avoided_until))
@@ -179,6 +184,7 @@ class Doors:
             log.info("a router answers again")
 
     async def close(self) -> None:
+        self._is_closed = True
         for door in (*self.all, *self._dropped):
             await door.close()
 

@@ -62,17 +62,23 @@ def end_children(*, but: Container[int]) -> None:
 
 
 async def end_group(leader: int) -> None:
-    """Kill whoever is left of a process group whose leader has ended, and return when nobody is."""
-    while left := group_members(leader):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    """Kill whoever is left of a process group whose leader has ended, and return when nobody is.
+    Waits while this process has no descriptor left to look with."""
+    while True:
+        with contextlib.suppress(OSError):
+            left = group_members(leader)
+            if not left:
+                return
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(_GROUP_POLL_S)
 
 
 def group_members(leader: int) -> list[int]:
     """The pids of that process group but its leader. Who waits to be reaped has let go of all that
-    it had, unless threads of its are still ending. None without /proc."""
+    it had, unless threads of its are still ending. None without /proc. Raises OSError if it cannot
+    look at all of them."""
     found = []
     for pid, stat in _processes():
         state, group, n_threads = stat[0], int(stat[2]), int(stat[17])
@@ -92,8 +98,8 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             stat = path.read_text(errors="replace").rpartition(") ")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended meanwhile, or is another user's
         if stat:
             yield int(path.parent.name), stat
 

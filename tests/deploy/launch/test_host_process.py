@@ -1,0 +1,41 @@
+"""The end of a process on this host, which is proven or not yet known, and never missed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.until import until
+from twolane.deploy.launch.host_process import HostProcess
+
+
+def sleeping() -> HostProcess:
+    popen = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    popen.returncode = 0  # `HostProcess` reaps it
+    return HostProcess(popen.pid, os.pidfd_open(popen.pid), is_child=True)
+
+
+async def test_a_death_is_told_once_there_is_a_descriptor_to_look_at_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_looks, glob = 0, Path.glob
+
+    def is_short(path: Path, pattern: str) -> Iterator[Path]:
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks <= 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return glob(path, pattern)
+
+    process = sleeping()
+    monkeypatch.setattr(Path, "glob", is_short)
+    killing = asyncio.create_task(process.kill())
+    await until(killing.done, within_s=20.0)
+    assert await killing == "killed by SIGKILL"
+    assert n_looks > 3

@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 
 from twolane.config import CONTROLLER_SOCKET_NAME
-from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.supervisor import Supervisor
 from twolane.rpc.call_gate import Context
@@ -53,7 +53,7 @@ class ControllerDoor:
         self._audit(request.who, f"fence {request.worker_id}", request.worker_id)
         try:
             proof = await self._supervisor.fence(request.worker_id)
-        except NotProvenError as error:
+        except (NotProvenError, DeposedError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
         return agent_pb2.FenceWorkerResponse(proof=proof)
 
@@ -63,7 +63,7 @@ class ControllerDoor:
         self._audit(request.who, f"has seen {request.host} off", request.host)
         try:
             proof = await self._supervisor.say_off(request.host)
-        except NotProvenError as error:
+        except (NotProvenError, DeposedError) as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"not proven: {error}")
         return agent_pb2.SayHostOffResponse(proof=proof)
 

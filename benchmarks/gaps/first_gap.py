@@ -1,10 +1,11 @@
 """Why the first gap of an answer is longer than a step: a traced, idle cluster.
 
     python -m benchmarks.gaps.first_gap --contenders benchmarks/contenders/two_h200_idle.toml \
-        --only split --set model=DIR --length 1024x16
+        --only split --set model=DIR --length 1024x16 --length 4096x16
 
 `benchmarks.cluster.idle` sends one request at a time, and every process leaves stamps
-(`benchmarks.gaps.stamps`). Times are milliseconds since the prompt was computed:
+(`benchmarks.gaps.stamps`). Each contender is started anew for each length. Times are milliseconds
+since the prompt was computed:
 
     first token     computed -> shipped -> read -> written -> received
     second token    computed -> posted -> announced -> joined -> submitted -> sampled -> shipped
@@ -161,7 +162,8 @@ def measure(contender: str, length: str, n_requests: int, options: Sequence[str]
 
 @click.command(help=__doc__)
 @contender_options
-@click.option("--length", default="1024x16", show_default=True, help="INxOUT.")
+@click.option("--length", "lengths", multiple=True, default=["1024x16"], show_default=True,
+              help="INxOUT; repeat.")  # fmt: skip
 @click.option("--requests", "n_requests", default=60, show_default=True)
 @click.option("--name", default="first_gap", show_default=True)
 @click.option("--folder", type=Path, default=RESULTS)
@@ -171,7 +173,7 @@ def main(
     only: tuple[str, ...],
     targets: tuple[str, ...],
     settings: tuple[str, ...],
-    length: str,
+    lengths: tuple[str, ...],
     n_requests: int,
     name: str,
     folder: Path,
@@ -182,10 +184,12 @@ def main(
     console = make_console()
     options = [word for path in files for word in ("--contenders", str(path))]
     options += [word for text in settings for word in ("--set", text)]
-    figures: dict[str, Any] = {"length": length, "requests": n_requests}
+    figures: dict[str, Any] = {"requests": n_requests}
     for contender in only:
-        figures[contender] = found = measure(contender, length, n_requests, options)
-        show(console, f"{contender}, {length}, idle", found)
+        figures[contender] = {}
+        for length in lengths:
+            figures[contender][length] = found = measure(contender, length, n_requests, options)
+            show(console, f"{contender}, {length}, idle", found)
     console.print(f"saved {save(name, figures, folder=folder, commit=commit)}")
 
 

@@ -80,16 +80,19 @@ def test_an_answer_without_a_step_after_its_second_token_is_refused() -> None:
         of_rows(scene(more=0), N)
 
 
-def test_a_small_cluster_is_traced(tmp_path: Path) -> None:
+def test_a_small_cluster_is_traced_at_each_length(tmp_path: Path) -> None:
     given = ["--contenders", str(ROOT / "benchmarks/contenders/laptop.toml"), "--only", "split",
-             "--length", "64x6", "--requests", "4", "--folder", str(tmp_path)]  # fmt: skip
+             "--length", "64x6", "--length", "32x5", "--requests", "4",
+             "--folder", str(tmp_path)]  # fmt: skip
     done = CliRunner().invoke(main, given, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert "longer than a step" in done.output
-    figures = json.loads((tmp_path / "first_gap.json").read_text())["figures"]["split"]
-    hops = [key.partition(" ")[2] for key in figures if key.startswith("second")]
-    assert hops == [stage for stage in SECOND if stage != "submitted"], "of a GPU's engine"
-    assert all(of["hop_p50_ms"] > 0 for key, of in figures.items() if key.startswith("second"))
+    found = json.loads((tmp_path / "first_gap.json").read_text())["figures"]["split"]
+    assert [*found] == ["64x6", "32x5"]
+    for figures in found.values():
+        hops = [key.partition(" ")[2] for key in figures if key.startswith("second")]
+        assert hops == [stage for stage in SECOND if stage != "submitted"], "of a GPU's engine"
+        assert all(of["hop_p50_ms"] > 0 for key, of in figures.items() if key.startswith("second"))
 
 
 def test_a_running_cluster_cannot_be_traced() -> None:

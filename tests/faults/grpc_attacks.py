@@ -6,22 +6,24 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests import h2
 from tests.faults import floods
 from tests.faults.attacker import Target
+from tests.own_time import own_time
 from twolane.prompts import build_request
 from twolane.router.config import ReadersConfig
 
 GENERATE = "/twolane.v1.InferenceService/Generate"
 N_STREAMS = 50
-# What `docs/limits.md` states of silent clients, and two seconds for a busy machine.
+# What `docs/limits.md` states of silent clients, and two seconds, less the time for which this
+# machine did something else: a socket is full only when an answer has been computed that fills it.
 SILENT_S = 13.0 + 2.0
 UNREAD_S = ReadersConfig().unread_s + 2.0
 CLOSED_S = 5.0  # a client whose connections the kernel has closed
+WITHIN_S = 120.0  # far more than any of these takes on a busy machine
 PROMPT = "Once upon a time"
 
 
@@ -31,11 +33,10 @@ async def silent(target: Target) -> None:
     raw = build_request(PROMPT, asked).SerializeToString()  # type: ignore[arg-type]
     first = h2.hello(window=0) + h2.call(GENERATE, 1) + h2.message(raw, 1)
     opened = await target.grpc(200, first)
-    began = time.monotonic()
-    async with asyncio.timeout(60.0):
-        await asyncio.gather(*(floods.until_closed(reader) for reader, _ in opened))
-    took_s = time.monotonic() - began
-    assert took_s <= SILENT_S, "the connections were closed"
+    with own_time() as took:
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.gather(*(floods.until_closed(reader) for reader, _ in opened))
+    assert took.s() <= SILENT_S, "the connections were closed"
     await _until_freed(target, CLOSED_S)
 
 
@@ -102,13 +103,12 @@ async def _streaming(target: Target, door: str) -> AsyncIterator[asyncio.subproc
 
 async def _until_freed(target: Target, within_s: float) -> None:
     """No row is left but the others', of which there are few at a time."""
-    began = time.monotonic()
-    async with asyncio.timeout(60.0):
-        while await _n_rows(target) > N_STREAMS // 5:
-            await asyncio.sleep(0.05)
-    took_s = time.monotonic() - began
-    print(f"freed after {took_s:.1f} s")
-    assert took_s <= within_s
+    with own_time() as took:
+        async with asyncio.timeout(WITHIN_S):
+            while await _n_rows(target) > N_STREAMS // 5:
+                await asyncio.sleep(0.05)
+    print(f"freed after {took.s():.1f} s of its own, {took.seen.real_s:.1f} s in all")
+    assert took.s() <= within_s
 
 
 async def _n_rows(target: Target) -> int:

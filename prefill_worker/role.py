@@ -31,6 +31,7 @@ from twolane.prefill_worker.config import PrefillConfig
 from twolane.prefill_worker.learnt_batching import LearntBatching
 from twolane.prefill_worker.outgoing import Outgoing
 from twolane.prefill_worker.starting import try_start
+from twolane.prefill_worker.ungranted import Ungranted
 from twolane.refusals import Refusal
 from twolane.v1 import worker_pb2
 from twolane.worker.attempts.attempt_id import AttemptId
@@ -43,7 +44,6 @@ from twolane.worker.role import Adopter
 from twolane.worker.rows import Row, RowState, by_turn
 
 _Kind = worker_pb2.RowEvent
-_CHECK_HELD_EVERY_S = 0.1
 
 
 class PrefillRole:
@@ -65,18 +65,19 @@ class PrefillRole:
         self._n_others = context.limits.decode_rows if adopter else 1  # rows of decode, or a check
         self._rows: dict[AttemptId, Row] = {}  # WAITING, COMPUTING and HELD
         self._final_events: dict[Key, worker_pb2.RowEvent] = {}  # final events, sent later
-        self._unplaced: set[AttemptId] = set()  # held rows that were reported to the router
         self._planned: deque[list[tuple[Row, int]]] = deque()  # of steps in flight
         self._unsubmitted: deque[list[tuple[Row, int]]] = deque()  # not submitted: row, end
         self._events: list[SenderEvent] = []
         self._look_again_s: float | None = None
-        self._check_held_at_s = 0.0
         self.lease = config.sender.lease
         batching = config.batching
         self._learnt = LearntBatching(batching) if batching.window_s is None else None
         self._fixed = Patience(batching.window_s or 0.0, above_rows=batching.watermark_rows)
         self._out = Outgoing(context, config)
         self.sender = self._out.sender
+        self._ungranted = Ungranted(
+            context, config, lambda row: self.sender.is_granted(self._out.key(row))
+        )
 
     # -- commands ---------------------------------------------------------------------------
 
@@ -115,7 +116,7 @@ class PrefillRole:
         row.tell(log)
         del self._rows[attempt]
         self._rows[following] = row
-        self._unplaced.discard(attempt)
+        self._ungranted.forget(attempt)
         self._context.outbox.row(attempt, _Kind.KIND_RETARGETED, worker_pb2.ROLE_PREFILL)
         if row.state is RowState.HELD and self._is_local(row):
             self._adopt(row, now)
@@ -158,10 +159,12 @@ class PrefillRole:
                     row.times.committed_s = event.at_s  # `now`: a step may have run meanwhile
                     self._end(row, _Kind.KIND_HANDED_OVER, moved=event)
                 case Unplaced():
-                    self._report_unplaced(row, event.reason)
+                    self._ungranted.report(row, event.reason)
                 case Failed():
                     self._end(row, _Kind.KIND_DEAD, reason=event.reason)
-        self._check_held(now)
+        drop = self._ungranted.look(lambda: self._in_state(RowState.HELD), now)
+        if drop is not None and self._adopter is not None and self._adopter.lacks_pages:
+            self._give_up(drop, _Kind.KIND_DEAD, reasons.HELD, now)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -313,7 +316,7 @@ class PrefillRole:
     def _drop(self, row: Row) -> None:
         """Forget the row. The sender keeps pages pinned for as long as they are being sent."""
         del self._rows[row.attempt]
-        self._unplaced.discard(row.attempt)
+        self._ungranted.forget(row.attempt)
         row.advance(RowState.OVER)
         self._context.reserve.forget(row)
         self._context.returns.give_back(row.pages)
@@ -331,41 +334,6 @@ class PrefillRole:
             message=message,
             figures=figures,
         )
-
-    def _check_held(self, now: float) -> None:
-        """Report rows that no decode worker grants pages for, so that they are placed elsewhere; if
-        rows wait for pages here, drop the late row that is last in order of turn.
-
-        Rows that were granted pages are left alone: they are being transferred.
-        """
-        if now < self._check_held_at_s:
-            return
-        self._check_held_at_s = now + _CHECK_HELD_EVERY_S
-        drop_late = None
-        for row in self._in_state(RowState.HELD):
-            held_since_s = row.times.first_token_s
-            assert held_since_s is not None
-            if self.sender.is_granted(self._out.key(row)):
-                continue
-            if now >= held_since_s + self._config.unplaced_after_s:
-                self._report_unplaced(row, reasons.BUSY)
-            if now >= held_since_s + self._drop_after_s(row):
-                drop_late = row
-        if drop_late is not None and self._adopter is not None and self._adopter.lacks_pages:
-            self._give_up(drop_late, _Kind.KIND_DEAD, reasons.HELD, now)
-
-    def _drop_after_s(self, row: Row) -> float:
-        """In a circle of workers that wait for each other, at least one waits for a lower epoch and
-        at least one for a higher: they never all drop their rows at once."""
-        yields_first = self._context.epoch < row.decode.epoch
-        return self._config.drop_after_s * (1 if yields_first else 2)
-
-    def _report_unplaced(self, row: Row, reason: str) -> None:
-        if row.attempt not in self._unplaced:
-            self._unplaced.add(row.attempt)
-            self._context.outbox.row(
-                row.attempt, _Kind.KIND_UNPLACED, worker_pb2.ROLE_PREFILL, reason=reason
-            )
 
     # -- looking in -------------------------------------------------------------------------
 
@@ -395,6 +363,6 @@ class PrefillRole:
         load.prefill_queue = len(waiting)
         oldest = min((row.times.arrived_s for row in waiting), default=now)
         load.oldest_wait_s = round(now - oldest, 1)
-        load.unplaced = len(self._unplaced)
+        load.unplaced = self._ungranted.n_reported
         to_compute = waiting + self._in_state(RowState.COMPUTING)
         load.prefill_queue_tokens = sum(row.n_uncomputed for row in to_compute)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.test_walk import context_of, status_of
+from tests.deploy.walk_calls import context_of, status_of
 from tests.deploy.walked import Served, cluster
 from tests.pki import FAR, Pki, far_is_far
 from twolane import AsyncClient, UnauthenticatedError

@@ -1,29 +1,41 @@
-"""Every method of every listener x every kind of caller, against the tables below.
+"""Every method of every listener x every kind of caller, against the tables of `walk_tables`.
 
 Methods are found by descriptors, HTTP paths by the application's routes: one that is not in a table
-fails. Nothing here reads the tables of `twolane.security.access`.
+fails.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import pkgutil
 import ssl
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.descriptor_pool import Default
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import BaseRoute, Mount, Route
 
-import twolane.v1
-from tests.deploy.walked import CONSOLE_API, CONSOLE_PAGE, SECRET, Served, cluster
+from tests.deploy.walk_calls import (
+    context_of,
+    outcomes,
+    plain_channel,
+    status_of,
+    tls_channel,
+)
+from tests.deploy.walk_tables import (
+    EVERY_ROLE,
+    HTTP,
+    IN,
+    LISTENERS,
+    METRICS,
+    ON_LOOPBACK,
+    PAGES,
+    PORT,
+    PROCESSES,
+    all_methods,
+)
+from tests.deploy.walked import CONSOLE_API, SECRET, cluster
 from tests.pki import FAR, Pki, far_is_far
 from twolane.router.config import HttpConfig, RouterConfig
 from twolane.router.doors.console.routes import Console
@@ -32,190 +44,14 @@ from twolane.router.router import Router
 from twolane.rpc.secret import shown
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
-from twolane.security.tls import TlsFiles, server_name
 from twolane.v1 import cluster_pb2, worker_pb2
 
 CODE = grpc.StatusCode
-IN = "INVALID_ARGUMENT"  # the gate is passed, and the message that is sent is malformed
-OURS = tuple(
-    importlib.import_module(f"{twolane.v1.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(twolane.v1.__path__)
-    if module.name.endswith("_pb2")
-)
-WITH_GRPC = (health_pb2, reflection_pb2)
-PORT = "operators' port"
-EVERY_ROLE = "router worker agent controller operator viewer client"
-
-# Method: the roles that may call it beyond the loopback; `nobody` is a caller without a certificate
-# where callers may come without one.
-HEALTH = {
-    "grpc.health.v1.Health/Check": EVERY_ROLE,
-    "grpc.health.v1.Health/List": EVERY_ROLE,
-    "grpc.health.v1.Health/Watch": EVERY_ROLE,
-}
-REFLECTION = {"grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "operator"}
-LOOKS = (
-    "GetClusterStatus",
-    "ListRequests",
-    "GetRequest",
-    "GetPages",
-    "ListEvents",
-    "WatchEvents",
-    "WatchDrain",
-    "GetConfig",
-    "Diagnose",
-    "OpenConsole",
-)
-ACTS = (
-    "ReadLog",
-    "CancelRequest",
-    "DrainWorker",
-    "CheckCluster",
-    "KillWorker",
-    "CordonHost",
-    "DrainHost",
-    "ScalePools",
-    *("FlipWorker", "SetScaler", "StartRollout", "StepRollout"),
-    "SetConfig",
-    "ReloadConfig",
-)
-KEDA = ("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics", "StreamMetricSpec")
-LISTENERS: Mapping[str, Mapping[str, str]] = {
-    "clients": {
-        "twolane.v1.InferenceService/Generate": "client",
-        "twolane.v1.InferenceService/Resume": "client",
-        "twolane.v1.InferenceService/Multiplex": "client",
-        "twolane.v1.InferenceService/Cancel": "client",
-        "twolane.v1.InferenceService/ListModels": "client",
-        "twolane.v1.InferenceService/GetStatus": "client",
-        "twolane.v1.InferenceService/WhoAmI": EVERY_ROLE,
-        **HEALTH,
-        **REFLECTION,
-    },
-    "workers": {
-        "twolane.v1.MembershipService/Announce": "worker",
-        "twolane.v1.MembershipService/ReportGone": "agent controller",
-        "twolane.v1.MembershipService/Supervise": "controller",
-        "twolane.v1.PeerService/GetClusterStatus": "router",
-        "twolane.v1.PeerService/DrainWorker": "router controller",
-        "twolane.v1.PeerService/Cancel": "router",
-        "twolane.v1.PeerService/FindSubmissions": "router",
-        "twolane.v1.PeerService/Look": "router",
-        "twolane.v1.PeerService/PrepareConfig": "router",
-        "twolane.v1.PeerService/ApplyConfig": "router",
-    },
-    "operators": {  # a socket that is its user's alone: whoever reaches it is an operator
-        **{f"twolane.v1.AdminService/{name}": "" for name in (*LOOKS, *ACTS)},
-        **dict.fromkeys((*HEALTH, *REFLECTION), ""),
-    },
-    PORT: {
-        **{f"twolane.v1.AdminService/{look}": "operator viewer" for look in LOOKS},
-        **{f"twolane.v1.AdminService/{act}": "operator" for act in ACTS},
-        **HEALTH,
-        **REFLECTION,
-    },
-    "controller": {  # as the operators' socket
-        "twolane.v1.ControllerService/FenceWorker": "",
-        "twolane.v1.ControllerService/SayHostOff": "",
-        "twolane.v1.ControllerService/StopCluster": "",
-    },
-    "agent": {
-        "twolane.v1.AgentService/Describe": "controller operator viewer",
-        "twolane.v1.AgentService/Start": "controller",
-        "twolane.v1.AgentService/Stop": "controller",
-        "twolane.v1.AgentService/Fence": "controller operator",
-        "twolane.v1.AgentService/Watch": "controller",
-        "twolane.v1.AgentService/KeepDesired": "controller",
-        "twolane.v1.AgentService/ReadHostLog": "controller operator",
-        "twolane.v1.AgentService/ReadRevision": "controller",
-    },
-    "keda": {f"externalscaler.ExternalScaler/{name}": "operator viewer" for name in KEDA},
-    "worker": {
-        "twolane.v1.WorkerService/Session": "router",
-        "twolane.v1.WorkerService/Inspect": "router operator viewer",
-        "twolane.v1.WorkerService/AnswerAlone": "router",
-        "twolane.v1.TransferService/Connect": "worker",
-        **HEALTH,
-        **REFLECTION,
-    },
-}
-# Method: callers on this machine that may call it, with the cluster's secret or without anything.
-ANYBODY = frozenset({"nobody", "secret", "wrong secret"})
-PROCESSES = frozenset({"secret"})
-ON_LOOPBACK = {
-    **dict.fromkeys(LISTENERS["worker"], PROCESSES),
-    **dict.fromkeys((*HEALTH, *REFLECTION), ANYBODY),
-    **dict.fromkeys(LISTENERS["clients"], ANYBODY),
-    **dict.fromkeys(LISTENERS["workers"], PROCESSES),
-    **dict.fromkeys(LISTENERS["operators"], ANYBODY),
-    **dict.fromkeys(LISTENERS["agent"], PROCESSES),
-    **dict.fromkeys((*LISTENERS["controller"], *LISTENERS["keda"]), ANYBODY),
-}
-HTTP = {  # path: roles, `nobody` is a caller without a certificate
-    "/health": f"nobody {EVERY_ROLE}",
-    "/v1/models": "client",
-    "/v1/models/{name:path}": "client",
-    "/v1/completions": "client",
-    "/v1/chat/completions": "client",
-    "/nowhere": "client",
-    **dict.fromkeys(CONSOLE_PAGE, f"nobody {EVERY_ROLE}"),
-    **CONSOLE_API,
-}
-METRICS = {"/metrics": "operator viewer"}  # of a worker; a router's:
-PAGES = METRICS | {"/targets": "operator viewer"}
-
-
-def all_methods() -> Iterator[str]:
-    """Of every service of ours, and of those that come with gRPC."""
-    for module in (*OURS, *WITH_GRPC):
-        for name in module.DESCRIPTOR.services_by_name:
-            service = Default().FindServiceByName(f"{module.DESCRIPTOR.package}.{name}")
-            for method in service.methods:
-                yield f"{service.full_name}/{method.name}"
 
 
 def test_every_method_that_there_is_has_its_place_at_a_listener() -> None:
     listed = {method for methods in LISTENERS.values() for method in methods}
     assert listed == {*all_methods()} == {*ON_LOOPBACK}
-
-
-async def code_of(channel: grpc.aio.Channel, method: str, metadata: Any = ()) -> grpc.StatusCode:
-    """What a call with a malformed message ends with. Whoever gets as far as the message is in."""
-
-    call: Any = channel.unary_unary(f"/{method}")  # so it is sent with the call, whatever it is
-    code: grpc.StatusCode
-    code = await call(b"\xff\xff\xff", metadata=metadata, timeout=20.0).code()
-    return code
-
-
-async def outcomes(
-    served: Served, open_channel: Any, *, metadata: Any = (), but: Collection[str] = ()
-) -> dict[tuple[str, str], grpc.StatusCode]:
-    found: dict[tuple[str, str], grpc.StatusCode] = {}
-    for listener, (endpoint, role) in served.listeners.items():
-        if listener in but:
-            continue
-        async with open_channel(endpoint, role) as channel:
-            for method in all_methods():
-                found[listener, method] = await code_of(channel, method, metadata)
-    return found
-
-
-def tls_channel(files: TlsFiles, *, shows: bool = True) -> Any:
-    """Opens channels that trust `files.ca`, and show the certificate."""
-    ca = files.ca.read_bytes()
-    pair = (files.key.read_bytes(), files.cert.read_bytes()) if shows else (None, None)
-    credentials = grpc.ssl_channel_credentials(ca, *pair)
-
-    def opened(endpoint: str, role: Role) -> grpc.aio.Channel:
-        name = ("grpc.ssl_target_name_override", server_name(role))
-        return grpc.aio.secure_channel(endpoint, credentials, options=[name])
-
-    return opened
-
-
-def plain_channel(endpoint: str, role: Role) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(endpoint)
 
 
 def identity_of(role: str) -> str:
@@ -299,33 +135,6 @@ def paths(routes: list[BaseRoute], prefix: str = "") -> Iterator[str]:
 async def test_every_path_that_there_is_has_its_place_in_the_table() -> None:
     app = make_app(Router(RouterConfig(), dialer=Any), HttpConfig(), Console(Any).routes)  # type: ignore[arg-type]
     assert {*paths(app.routes), "/nowhere"} == HTTP.keys()
-
-
-async def status_of(
-    endpoint: str, path: str, context: ssl.SSLContext | None, role: Role = Role.ROUTER
-) -> int:
-    """Of a GET; 0 where the connection ends without an answer."""
-    host, _, port = endpoint.rpartition(":")
-    name = None if context is None else server_name(role)
-    async with asyncio.timeout(20.0):
-        try:
-            reader, writer = await asyncio.open_connection(
-                host, int(port), ssl=context, server_hostname=name
-            )
-            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode())
-            answer = await reader.read()
-        except (ssl.SSLError, ConnectionError):
-            return 0
-        writer.transport.abort()
-    return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else 0
-
-
-def context_of(files: TlsFiles, *, shows: bool = True) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(files.ca))
-    if shows:
-        context.load_cert_chain(files.cert, files.key)
-    return context
 
 
 async def test_http_paths_and_pages_of_metrics_are_for_their_roles_alone(

@@ -13,7 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.deploy.test_walk import HTTP, IN, LISTENERS, all_methods, code_of, context_of
+from tests.deploy.walk_calls import code_of, context_of
+from tests.deploy.walk_tables import HTTP, IN, LISTENERS, all_methods
 from tests.deploy.walked import Served, cluster
 from tests.pki import FAR, Pki, far_is_far
 from twolane import AsyncClient

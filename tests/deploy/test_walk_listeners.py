@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.deploy.test_walk import status_of
+from tests.deploy.walk_calls import status_of
 from tests.deploy.walked import cluster
 
 

@@ -21,7 +21,8 @@ from xml.etree import ElementTree
 
 import click
 
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 
 ROOT = Path(__file__).parents[1]
 SLOWEST = 10
@@ -51,9 +52,7 @@ def outcome(report: Path) -> dict[str, Any]:
 
 @click.command(help=__doc__)
 @click.option("--soak", is_flag=True, help="The long tests.")
-@click.option("--name", default="gpu_tests", show_default=True)
-@click.option("--folder", type=Path, default=RESULTS)
-@click.option("--commit", help="of this code, where it is no checkout of git")
+@result_options("gpu_tests")
 def main(soak: bool, name: str, folder: Path, commit: str | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.xml"

@@ -23,7 +23,7 @@ import json, pathlib
 from benchmarks.engine.points import LLAMA_8B
 pathlib.Path('$model/config.json').write_text(json.dumps(LLAMA_8B.config()))" || exit 2
 engine() {
-    timeout 250 python3 -m benchmarks.engine.steps "$@" --sustain-s 5 --out "$out" \
+    timeout 250 python3 -m benchmarks.engine.steps "$@" --sustain-s 5 --folder "$out" \
         ${COMMIT:+--commit "$COMMIT"}
 }
 few=decode:1x128,decode:8x1024,decode:64x1024,prefill:1x512,prefill:1x2048,prefill:1x8192
@@ -60,7 +60,7 @@ run() {
         engine --exact --points "$points"
         engine --weights fp8 --points "$few"
         engine --weights fp8 --kv-dtype fp8 --points decode:64x1024,decode:256x1024
-        timeout 60 python3 -m benchmarks.engine.prompts --out "$out" ${COMMIT:+--commit "$COMMIT"}
+        timeout 60 python3 -m benchmarks.engine.prompts --folder "$out" ${COMMIT:+--commit "$COMMIT"}
         ;;
     all) for each in tests starts kills flip engine; do run $each; done ;;
     *) exit 2 ;;

@@ -18,10 +18,10 @@ part() {
     timeout -k 5 "$limit" "$@" || failed="$failed $name"
     echo "== $name took $(($(date +%s) - begun)) s"
 }
-part sums 60 python3 -m benchmarks.kernels.all_reduce --ranks "$ranks" --out "$out"
-part decode 120 python3 -m benchmarks.engine.steps --shape 70b --tp "$ranks" --out "$out"
+part sums 60 python3 -m benchmarks.kernels.all_reduce --ranks "$ranks" --folder "$out"
+part decode 120 python3 -m benchmarks.engine.steps --shape 70b --tp "$ranks" --folder "$out"
 part decode_by_nccl 90 python3 -m benchmarks.engine.steps --shape 70b --tp "$ranks" --nccl-sums \
-    --points decode:1x1024 --out "$out"
+    --points decode:1x1024 --folder "$out"
 test "$ranks" = 2 && other=four_ranks || other=two_ranks
 part tests 150 python3 -m pytest -q -c tests/gpu/pytest.ini --rootdir . \
     tests/gpu/test_ranks.py -k "not $other" --durations 5

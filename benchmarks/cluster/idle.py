@@ -34,7 +34,8 @@ from benchmarks.load.contender import Contender, ContenderError, choose, contend
 from benchmarks.load.contender_process import ContenderDiedError, start
 from benchmarks.load.progress import make_console
 from benchmarks.load.target import Target, TargetError, ask
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -125,9 +126,7 @@ async def measure(
 @click.option("--requests", "n_requests", default=200, help="To each contender, of each length.")
 @click.option("--seed", default=1, help="Of the prompts. One that a server has seen is cached.")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="The servers' output.")
-@click.option("--name", default="idle", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-@click.option("--commit", help="Where this is no checkout of git.")
+@result_options("idle")
 def main(**options: Any) -> None:
     try:
         _main(options)

@@ -26,7 +26,8 @@ from rich.table import Table
 
 from benchmarks.cluster.kills_run import KillsConfig, KillsRun, Outcome
 from benchmarks.cluster.start_options import start_options
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from twolane.testing import start_local
 
 
@@ -43,9 +44,7 @@ from twolane.testing import start_local
 @click.option("--seed", default=1)
 @click.option("--timeout-s", default=120.0, help="A request that takes longer hangs.")
 @click.option("--start-timeout-s", default=300.0)
-@click.option("--name", default="kills", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-@click.option("--commit", help="Of this code, where it is no checkout of git.")
+@result_options("kills")
 def main(
     topology: str | None,
     model: str | None,

@@ -26,7 +26,8 @@ from benchmarks.load.caller import Answer, now_s
 from benchmarks.load.contender import Contender, choose, contender_options
 from benchmarks.load.contender_process import ContenderDiedError, start
 from benchmarks.load.grpc_caller import GrpcCaller
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 
 PROMPT = [*range(3, 67)]
 N_TOKENS = 16
@@ -100,10 +101,8 @@ def _median(starts: list[dict[str, Any]]) -> float | None:
 @click.option("--cold", default=20, show_default=True)
 @click.option("--warm", default=2, show_default=True)
 @click.option("--time-limit-s", default=3600.0, help="No start begins after it.")
-@click.option("--name", default="starts", show_default=True)
-@click.option("--folder", type=Path, default=RESULTS)
+@result_options("starts")
 @click.option("--log-dir", type=Path, default=Path("build/starts"))
-@click.option("--commit", help="of this code, where it is no checkout of git")
 def main(
     files: tuple[Path, ...],
     only: tuple[str, ...],

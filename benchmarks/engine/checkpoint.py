@@ -27,7 +27,8 @@ from safetensors.torch import save_file
 
 from benchmarks.engine.points import LLAMA_8B, Shape
 from benchmarks.engine.start import start_once
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from twolane.engine.model_files.architecture import read_architecture
 from twolane.engine.model_files.shard import WHOLE
 from twolane.engine.model_files.weights import allocate_weights
@@ -126,9 +127,7 @@ def measure(files: Sequence[Path], n_rounds: int) -> dict[str, Any]:
 @click.command(help=__doc__, context_settings={"show_default": True})
 @click.option("--disk", type=click.Path(path_type=Path), help="Where to write.  [default: TMPDIR]")
 @click.option("--rounds", "n_rounds", default=3)
-@click.option("--name", default="engine_checkpoint", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-@click.option("--commit", help="Of this code, where it is no checkout of git.")
+@result_options("engine_checkpoint")
 def main(disk: Path | None, n_rounds: int, name: str, folder: Path, commit: str | None) -> None:
     with tempfile.TemporaryDirectory(dir=disk) as scratch:
         began_s = time.perf_counter()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,7 +17,8 @@ import torch
 
 from benchmarks.engine.points import LLAMA_8B, PAGE_TOKENS, Point, Rows, checked
 from benchmarks.engine.steps import shape_folder
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import add_result_options
+from benchmarks.results import save
 from twolane.engine.config import EngineConfig
 from twolane.engine.cuda.engine import CudaEngine
 from twolane.engine.cuda.plans import PROMPT_BUCKETS
@@ -62,8 +62,7 @@ def measure(engine: CudaEngine, point: Point) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", default=POINTS)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    add_result_options(parser)
     args = parser.parse_args()
     points = [Point.parse(f"prefill:{text}") for text in args.points.split(",")]
     figures: dict[str, Any] = {"rounds": ROUNDS}
@@ -79,7 +78,7 @@ def main() -> None:
         engine.close()
         del engine
         torch.cuda.empty_cache()
-    print("saved", save("short_prompts", figures, folder=args.out, commit=args.commit))
+    print("saved", save("short_prompts", figures, folder=args.folder, commit=args.commit))
 
 
 if __name__ == "__main__":

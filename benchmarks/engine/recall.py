@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.engine.recall_backends import Backend, TransformersBackend
 from benchmarks.engine.recall_engine import EngineBackend
+from benchmarks.result_options import add_result_options
 from benchmarks.results import RESULTS, save
 from twolane.deploy.bundled import model_path
 from twolane.deploy.bundled.corpus import held_out_stories
@@ -197,7 +198,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=32, help="rows of one batch")
     parser.add_argument("--name", default="recall", help="the result is saved as NAME.json")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="where to save it")
+    add_result_options(parser)
     parser.add_argument(
         "--backend", choices=("transformers", "engine"), default="transformers",
         help="transformers, or our own engine",
@@ -209,7 +210,6 @@ def _options() -> argparse.Namespace:
         "--kv-dtype", choices=("auto", "fp8"), default="auto",
         help="fp8: in FP8 pages or, by transformers, rounded as they would be",
     )  # fmt: skip
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
     given = parser.parse_args()
     if not 0 < given.share <= 1:
         parser.error(f"--share {given.share}: more than 0, at most 1")

@@ -59,7 +59,8 @@ from benchmarks.engine.start import measure_starts
 from benchmarks.engine.sustained import measure_sustained
 from benchmarks.kernels.card import measure_ceilings, measure_fp8_ceiling
 from benchmarks.kernels.each import fill_fp8
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import add_result_options
+from benchmarks.results import save
 from twolane.engine.config import NOT_EXACT, EngineConfig
 from twolane.engine.cuda.memory import tensor_of
 from twolane.engine.cuda.startup.load import load_cuda_engine
@@ -172,8 +173,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--mix", action="store_true", help="1,000 requests offline, too")
     parser.add_argument("--startup", action="store_true", help="starts of new processes, too")
     parser.add_argument("--name", help="of the result; else by what is measured")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    add_result_options(parser)
     other = parser.add_argument_group("to compare", "see twolane.engine.cuda.tuning")
     other.add_argument("--nccl-sums", action="store_true", help="with --tp, no sums of our own")
     other.add_argument("--library-products", action="store_true")
@@ -275,7 +275,7 @@ def main() -> int:
     engine.close()
     name = "engine" + f"_{args.shape}_tp{args.tp}" * (args.tp > 1) + "_nccl" * args.nccl_sums
     name += "_exact" * args.exact + stored.suffix + _changes(tuning)
-    print("saved", save(args.name or name, figures, folder=args.out, commit=args.commit))
+    print("saved", save(args.name or name, figures, folder=args.folder, commit=args.commit))
     return 0
 
 

@@ -32,7 +32,8 @@ from benchmarks.gaps.stamps import Rows, read_stamps
 from benchmarks.gaps.trace import traced
 from benchmarks.load.contender import contender_options
 from benchmarks.load.progress import make_console
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 
 FIRST = ("shipped", "read", "written", "received")
 SECOND = (
@@ -165,9 +166,7 @@ def measure(contender: str, length: str, n_requests: int, options: Sequence[str]
 @click.option("--length", "lengths", multiple=True, default=["1024x16"], show_default=True,
               help="INxOUT; repeat.")  # fmt: skip
 @click.option("--requests", "n_requests", default=60, show_default=True)
-@click.option("--name", default="first_gap", show_default=True)
-@click.option("--folder", type=Path, default=RESULTS)
-@click.option("--commit", help="of this code, where it is no checkout of git")
+@result_options("first_gap")
 def main(
     files: tuple[Path, ...],
     only: tuple[str, ...],

@@ -30,7 +30,8 @@ from benchmarks.load.contender import Contender, choose, contender_options
 from benchmarks.load.contender_process import start
 from benchmarks.load.summary import describe
 from benchmarks.load.target import ask
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from benchmarks.traffic.plan import PlanConfig, make_plan
 from benchmarks.traffic.workload import find_workload
 
@@ -114,10 +115,8 @@ def measure(
 @click.option("--workload", default="balanced", show_default=True)
 @click.option("--rate", "rates", multiple=True, type=float, default=(18.0,), show_default=True)
 @click.option("--requests", "n_requests", default=400, show_default=True)
-@click.option("--name", default="gap_trace", show_default=True)
-@click.option("--folder", type=Path, default=RESULTS)
+@result_options("gap_trace")
 @click.option("--log-dir", type=Path, default=Path("build/gap_trace"))
-@click.option("--commit", help="of this code, where it is no checkout of git")
 def main(
     files: tuple[Path, ...],
     only: tuple[str, ...],

@@ -37,7 +37,8 @@ from benchmarks.load.progress import make_console
 from benchmarks.load.record import Slo
 from benchmarks.load.target import TargetError
 from benchmarks.load.window import WindowConfig
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from benchmarks.traffic.plan import PlanConfig, PlanError
 from benchmarks.traffic.trace import TraceError
 from benchmarks.traffic.workload import UnknownWorkloadError, find_workload
@@ -77,9 +78,7 @@ def parse_slo(text: str) -> Slo:
 @click.option("--resume", is_flag=True, help="Go on from the saved result of this name.")
 @click.option("--reference", help="To print and draw beside it: vllm_two_h200.")
 @click.option("--log-dir", type=click.Path(path_type=Path), help="The servers' output.")
-@click.option("--name", default="goodput", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-@click.option("--commit", help="Where this is no checkout of git.")
+@result_options("goodput")
 def main(**options: Any) -> None:
     try:
         _main(options)

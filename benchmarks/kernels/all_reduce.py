@@ -1,6 +1,6 @@
 """All-reduce: NCCL, torch's symmetric memory and our own kernel, by size, against the link rate.
 
-    python -m benchmarks.kernels.all_reduce --ranks 2 [--out FOLDER]
+    python -m benchmarks.kernels.all_reduce --ranks 2 [--folder FOLDER]
 
 One process per GPU. Rows of 8,192 bf16, as in a 70B model's layers: 1 row is 16 KiB. Figures are
 medians over replays of a CUDA graph of many calls, on the slowest rank. `floor` is the time for
@@ -184,12 +184,12 @@ def run_rank(place: Place, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--folder", type=Path, default=RESULTS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank is not None:
-        run_rank(Place(args.rank, args.ranks, args.store), args.out)
+        run_rank(Place(args.rank, args.ranks, args.store), args.folder)
         return 0
     if torch.cuda.device_count() < args.ranks:
         print(f"{torch.cuda.device_count()} GPUs here, {args.ranks} are needed")
@@ -202,7 +202,7 @@ def main() -> int:
             "--ranks",
             str(args.ranks),
         ]
-        command += ["--store", str(Path(folder) / "store"), "--out", str(args.out)]
+        command += ["--store", str(Path(folder) / "store"), "--folder", str(args.folder)]
         environment = {"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NCCL_NVLS_ENABLE": "0"}
         processes = [
             subprocess.Popen([*command, "--rank", str(i)], env=os.environ | environment)

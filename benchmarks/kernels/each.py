@@ -1,16 +1,14 @@
 """Each GPU kernel alone, against the card's own ceilings, measured in the same run.
 
-    python -m benchmarks.kernels.each [--only decode,prefill,small,…] [--out FOLDER]
+    python -m benchmarks.kernels.each [--only decode,prefill,small,…] [--folder FOLDER]
 
 Shapes are those of Llama-3.1-8B, inputs random. Figures are medians over replays of a CUDA graph of
 many calls on different data. `share`: the measured rate over the limiting ceiling, read or matmul.
 """
 
-import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +19,9 @@ from benchmarks.kernels.card import (
     Call,
     Table,
     empty,
-    measure_ceilings,
     randn,
 )
-from benchmarks.results import RESULTS, save
+from benchmarks.kernels.sections import measure_sections
 from twolane.engine.cuda.products import Products
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_plan import (
@@ -283,23 +280,5 @@ SECTIONS: dict[str, Callable[[Table], None]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(SECTIONS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure")
-        return 1
-    torch.manual_seed(0)
-    table = measure_ceilings()
-    for name in args.only.split(","):
-        SECTIONS[name](table)
-        torch.cuda.empty_cache()
-    print("saved", save("kernels", {"rows": table.rows}, folder=args.out, commit=args.commit))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_sections("kernels", SECTIONS, __doc__))

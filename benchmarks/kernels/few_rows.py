@@ -1,7 +1,7 @@
 """Finds the fastest configurations of a decode step's products on this card, and of its attention.
 
     python -m benchmarks.kernels.few_rows [--only products,attention] [--rows 8,64]
-        [--shapes qkv,out] [--out FOLDER]
+        [--shapes qkv,out] [--folder FOLDER]
 
 Shapes are those of Llama-3.1-8B, Qwen2.5-7B and a quarter of Llama-3.1-70B. Weights are read from
 memory (copies of at least 256 MiB alternate), launches overlap as in a step. All of
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +36,8 @@ from benchmarks.kernels.each import (
     WIDE,
     Pool,
 )
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import add_result_options
+from benchmarks.results import save
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, items_for, plan_decode
@@ -243,8 +243,7 @@ def main() -> int:
     parser.add_argument("--only", default="products,attention")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rows", default=",".join(str(n) for n in ROWS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
+    add_result_options(parser)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
@@ -262,7 +261,7 @@ def main() -> int:
     rows = [row for name in args.only.split(",") for row in sections[name]()]
     took_s = round(time.perf_counter() - begun, 1)
     figures = {"read_tb_per_s": round(read / 1e12, 3), "took_s": took_s, "rows": rows}
-    path = save("skinny", figures, folder=args.out, commit=args.commit)
+    path = save("few_rows", figures, folder=args.folder, commit=args.commit)
     print(f"took {took_s} s; saved", path)
     return 0
 

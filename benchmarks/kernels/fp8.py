@@ -1,6 +1,6 @@
 """All variants of the FP8 kernels, to choose the defaults.
 
-    python -m benchmarks.kernels.fp8 [--only decode,prefill,products,rows] [--out FOLDER]
+    python -m benchmarks.kernels.fp8 [--only decode,prefill,products,rows] [--folder FOLDER]
 
 Measured like `benchmarks.kernels.each`. Before a variant of decode attention is timed, its answers
 are compared with the float16 variant's.
@@ -8,18 +8,16 @@ are compared with the float16 variant's.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from benchmarks.kernels.card import Table, empty, measure_ceilings, measure_fp8_ceiling, randn
+from benchmarks.kernels.card import Table, empty, measure_fp8_ceiling, randn
 from benchmarks.kernels.each import DIM, HEADS, HIDDEN, KV_HEADS, PRODUCTS, QKV, SCALE, WIDE, Pool
-from benchmarks.results import RESULTS, save
+from benchmarks.kernels.sections import measure_sections
 from twolane.engine.kernels.attention.decode_attention import decode_attention
 from twolane.engine.kernels.attention.decode_config import DecodeAttentionConfig, Fp8Products
 from twolane.engine.kernels.attention.decode_plan import allocate_plan, plan_decode
@@ -207,24 +205,5 @@ SECTIONS: dict[str, Callable[[Table], None]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(SECTIONS))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--commit", help="of this code, where it is no checkout of git")
-    args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure")
-        return 1
-    torch.manual_seed(0)
-    ceilings = measure_ceilings()
-    table = Table(ceilings.read, ceilings.matmul, ceilings.rows)
-    for name in args.only.split(","):
-        SECTIONS[name](table)
-        torch.cuda.empty_cache()
-    print("saved", save("kernels_fp8", {"rows": table.rows}, folder=args.out, commit=args.commit))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_sections("kernels_fp8", SECTIONS, __doc__))

@@ -30,7 +30,8 @@ import click
 import numpy as np
 
 from benchmarks.cluster.start_options import start_options
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from benchmarks.scaling.flip_run import OTHER, FlipConfig, FlipRun, Request, run_flips
 from twolane.testing import start_local
 
@@ -47,9 +48,7 @@ _SIZES = {"decode": "1P2D", "prefill": "2P1D"}  # by the role that it has
 @click.option("--prompt-tokens", default=1024)
 @click.option("--answer-tokens", default=128)
 @click.option("--start-timeout-s", default=120.0)
-@click.option("--name", default="flip", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-@click.option("--commit", help="Of this code, where it is no checkout of git.")
+@result_options("flip")
 def main(
     model: str | None,
     settings: tuple[str, ...],

@@ -113,7 +113,7 @@ def test_a_run_saves_ceilings_points_mix_starts_and_the_commit(
     monkeypatch.setattr(benchmark, "Rows", lambda point, spec: Rows(Point("decode", 1, 9), spec))
     options = ["--points", "prefill:1x512", "--mix", "--startup", "--commit", "abc"]
     options += ["--rounds", "2"]
-    monkeypatch.setattr(sys, "argv", ["engine", *options, "--out", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["engine", *options, "--folder", str(tmp_path)])
     assert benchmark.main() == 0
     saved = json.loads((tmp_path / "engine.json").read_text())
     assert saved["commit"]

@@ -28,6 +28,14 @@ dir_option = click.option(
     show_default=True,
     help="Directory of the authority and its certificates.",
 )
+identities_argument = click.argument("identities", metavar="ROLE/NAME...", nargs=-1, required=True)
+hosts_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME_OR_IP",
+    help="How clients reach it; may be repeated.",
+)
 
 
 @click.group()
@@ -52,14 +60,8 @@ def init(*, directory: Path, days: int, as_json: bool) -> None:
 
 
 @certs.command()
-@click.argument("identities", metavar="ROLE/NAME...", nargs=-1, required=True)
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME_OR_IP",
-    help="How clients reach it; may be repeated.",
-)
+@identities_argument
+@hosts_option
 @click.option("--days", type=click.IntRange(1, 3650), default=30, show_default=True)
 @dir_option
 @json_option
@@ -81,14 +83,8 @@ def issue(
 
 
 @certs.command()
-@click.argument("identities", metavar="ROLE/NAME...", nargs=-1, required=True)
-@click.option(
-    "--host",
-    "hosts",
-    multiple=True,
-    metavar="NAME_OR_IP",
-    help="How clients reach it; may be repeated.",
-)
+@identities_argument
+@hosts_option
 @dir_option
 @json_option
 def request(

@@ -15,9 +15,8 @@ from twolane.cli.completion import workers
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import new_act
 from twolane.cli.ops.changing import in_words
-from twolane.cli.ops.epochs import epoch_of
-from twolane.cli.ops.output import ID_SHOWN, count
-from twolane.cli.ops.output import print_json as print_message
+from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
+from twolane.cli.ops.output import ID_SHOWN, count, print_message
 from twolane.cli.waiting import News, telling
 from twolane.errors import DeadlineError, UnavailableError
 from twolane.status import DrainInfo
@@ -46,12 +45,7 @@ _MOST_NAMED = 5
     is_flag=True,
     help="With --wait: make the drain final, before you kill the worker.",
 )
-@click.option(
-    "--expect-epoch",
-    default="",
-    metavar="EPOCH",
-    help="Refuse if the worker's epoch is another: it was restarted.",
-)
+@expect_epoch_option
 @click.option("--reason", default="", help="The reason, for the audit log.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
 @json_option

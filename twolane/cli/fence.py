@@ -17,9 +17,9 @@ from twolane.cli.completion import workers
 from twolane.cli.controller import ControllerClient, NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
-from twolane.cli.ops.epochs import epoch_of
+from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
 from twolane.cli.ops.kill import until_ended
-from twolane.cli.ops.output import print_json as print_message
+from twolane.cli.ops.output import print_message
 from twolane.cli.waiting import telling
 from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
 from twolane.v1 import acts_pb2
@@ -38,9 +38,7 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for conf
 @click.argument("worker_id", metavar="WORKER", required=False, shell_complete=workers)
 @click.option("--host", "--node", metavar="NAME", help="A silent host, with --i-saw-it-off.")
 @click.option("--i-saw-it-off", "is_off", is_flag=True, help="You have seen that the host is off.")
-@click.option(
-    "--expect-epoch", default="", metavar="EPOCH", help="Refuse if the worker was restarted."
-)
+@expect_epoch_option
 @act_options
 @json_option
 @operator_option

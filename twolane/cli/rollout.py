@@ -14,7 +14,7 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change
-from twolane.cli.ops.output import print_json, rollout_in_words, show
+from twolane.cli.ops.output import print_message, rollout_in_words, show
 from twolane.cli.rows import Rows
 from twolane.cli.waiting import News
 from twolane.errors import PreconditionError, TwolaneError
@@ -128,7 +128,7 @@ def status(*, as_json: bool, endpoint: str | None) -> None:
     with operator(endpoint) as admin:
         its = _status(admin)
     if as_json:
-        print_json(its)
+        print_message(its)
         return
     table = Rows(("worker", "revision", "now"), ("requests",))
     for worker in its.workers:
@@ -205,7 +205,7 @@ def _wait(
             raise NotProvenError(f"not over after {timeout_s:g} s: {text}")
         time.sleep(_POLL_S)
     if as_json:
-        print_json(its)
+        print_message(its)
     if its.state not in ends and (has_begun or its.state not in _OVER):
         raise TwolaneError(f"the rollout is {its.state}, not {' or '.join(ends)}")
 

@@ -22,7 +22,7 @@ from twolane.cli.common import (
     operator_option,
     print_json,
 )
-from twolane.cli.ops.output import print_json as print_message
+from twolane.cli.ops.output import print_message
 from twolane.cli.rows import EPOCH_SHOWN, Rows
 from twolane.service_status import ServiceStatus
 from twolane.status import (

@@ -10,7 +10,7 @@ import click
 
 from twolane.admin import AdminClient
 from twolane.cli.controller import NotProvenError
-from twolane.cli.ops.output import print_json
+from twolane.cli.ops.output import print_message
 from twolane.cli.waiting import no_answer, telling
 from twolane.v1 import acts_pb2
 
@@ -102,6 +102,6 @@ def in_words(done: acts_pb2.ActResponse, nothing: str) -> str:
 
 def _print(done: acts_pb2.ActResponse, nothing: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(done)
+        print_message(done)
     else:
         click.echo(in_words(done, nothing))

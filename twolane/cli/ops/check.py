@@ -10,7 +10,7 @@ from rich.text import Text
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
 from twolane.cli.ops.acting import new_act
-from twolane.cli.ops.output import count, print_json, show
+from twolane.cli.ops.output import count, print_message, show
 from twolane.cli.rows import Rows
 from twolane.cli.waiting import telling
 from twolane.v1 import admin_pb2
@@ -65,7 +65,7 @@ def check(
         for comparison in admin.watch("CheckCluster", request):
             told.append(comparison)
             if as_json:
-                print_json(comparison, in_one_line=True)
+                print_message(comparison, in_one_line=True)
     if dry_run:
         if not as_json:
             planned = Text("\n".join(map(_who, told)))

@@ -11,7 +11,7 @@ from rich.text import Text
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
-from twolane.cli.ops.output import count, missing, print_json, quiet_option, show
+from twolane.cli.ops.output import count, missing, print_message, quiet_option, show
 from twolane.cli.rows import Rows
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.v1 import admin_pb2, cluster_pb2
@@ -42,7 +42,7 @@ def get(
         raise InvalidRequestError(text, field="NAME")
     _keep_only(found, lambda its: its.live or not live)
     if as_json:
-        print_json(found)
+        print_message(found)
     elif quiet:
         for its in found.fields:
             click.echo(its.name)
@@ -62,7 +62,7 @@ def diff(*, as_json: bool, endpoint: str | None) -> None:
         found = admin.call("GetConfig", admin_pb2.GetConfigRequest())
     _keep_only(found, lambda its: its.source != "default" or bool(its.differs))
     if as_json:
-        print_json(found)
+        print_message(found)
     else:
         show(_so_what(found), _table(found), *_untold(found), *missing(found.unreached))
     if any(its.differs for its in found.fields):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from twolane.cli.common import json_option, operator, operator_option
-from twolane.cli.ops.output import print_json
+from twolane.cli.ops.output import print_message
 from twolane.v1 import admin_pb2
 
 
@@ -22,6 +22,6 @@ def console(*, as_json: bool, endpoint: str | None) -> None:
     with operator(endpoint) as admin:
         found = admin.call("OpenConsole", admin_pb2.OpenConsoleRequest())
     if as_json:
-        print_json(found)
+        print_message(found)
     else:
         click.echo(f"{found.url}#{found.token}")

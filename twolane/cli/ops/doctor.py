@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from twolane.cli.common import json_option, operator, operator_option
-from twolane.cli.ops.output import count, missing, print_json, show
+from twolane.cli.ops.output import count, missing, print_message, show
 from twolane.v1 import admin_pb2
 
 _FOUND = 1  # exit code: there is a fault
@@ -32,7 +32,7 @@ def doctor(*, checks: Sequence[str], as_json: bool, endpoint: str | None) -> Non
     with operator(endpoint) as admin:
         found = admin.call("Diagnose", admin_pb2.DiagnoseRequest(checks=checks))
     if as_json:
-        print_json(found)
+        print_message(found)
     else:
         show(_so_what(found), *map(_told, found.findings), *missing(found.unreached))
     if any(its.severity == admin_pb2.Finding.SEVERITY_FAULT for its in found.findings):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import click
+
 from twolane.admin import AdminClient
 from twolane.cli.rows import EPOCH_SHOWN
 from twolane.errors import PreconditionError, no_worker
+
+expect_epoch_option = click.option(
+    "--expect-epoch",
+    default="",
+    metavar="EPOCH",
+    help="Refuse if the worker's epoch is another: it was restarted.",
+)
 
 
 def epoch_of(admin: AdminClient, worker_id: str, expected: str) -> int:

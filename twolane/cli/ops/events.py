@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from twolane.cli.common import emit, json_option, operator, operator_option
-from twolane.cli.ops.output import count, missing, print_json, quiet_option, seconds, show
+from twolane.cli.ops.output import count, missing, print_message, quiet_option, seconds, show
 from twolane.cli.rows import Rows
 from twolane.v1 import admin_pb2, cluster_pb2
 
@@ -93,7 +93,7 @@ def _show(
     page: admin_pb2.ListEventsResponse, *, is_chosen: bool, as_json: bool, quiet: bool
 ) -> None:
     if as_json:
-        print_json(page)
+        print_message(page)
     elif quiet:
         for event in page.events:
             click.echo(event.id)
@@ -105,7 +105,7 @@ def _show(
 
 def _tell(news: admin_pb2.WatchEventsResponse, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        print_json(news, in_one_line=True)
+        print_message(news, in_one_line=True)
         return
     for event in news.events:
         if quiet:

@@ -8,15 +8,13 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
-from twolane.cli.ops.epochs import epoch_of
+from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
 from twolane.v1 import acts_pb2
 
 
 @click.command()
 @click.argument("worker_id", metavar="WORKER", shell_complete=workers)
-@click.option(
-    "--expect-epoch", default="", metavar="EPOCH", help="Refuse if the worker was restarted."
-)
+@expect_epoch_option
 @act_options
 @json_option
 @operator_option

@@ -12,7 +12,7 @@ import click
 
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
-from twolane.cli.ops.output import print_json
+from twolane.cli.ops.output import print_message
 from twolane.v1 import acts_pb2
 
 _FOLLOW_S = 1.0
@@ -50,7 +50,7 @@ def logs(
                 found.lines[:] = unseen([*found.lines], shown)
             shown += found.lines
             if as_json:
-                print_json(found, in_one_line=follow)
+                print_message(found, in_one_line=follow)
             else:
                 for line in found.lines:
                     click.echo(line)

@@ -52,7 +52,7 @@ def _sorted(value: Any) -> Any:
     return [_sorted(part) for part in value] if isinstance(value, list) else value
 
 
-def print_json(message: Message, *, in_one_line: bool = False) -> None:
+def print_message(message: Message, *, in_one_line: bool = False) -> None:
     click.echo(json.dumps(as_json(message), indent=None if in_one_line else 2))
 
 

@@ -13,7 +13,7 @@ from twolane.cli.ops.output import (
     ID_SHOWN,
     count,
     missing,
-    print_json,
+    print_message,
     quiet_option,
     report,
     share,
@@ -55,7 +55,7 @@ def pages(
         found: admin_pb2.GetPagesResponse = admin.call("GetPages", asked)
     faults = faults_of(found)
     if as_json:
-        print_json(found)
+        print_message(found)
     elif quiet:
         for its in found.workers:
             click.echo(its.worker.worker_id)

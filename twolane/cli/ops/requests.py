@@ -18,7 +18,7 @@ from twolane.cli.ops.output import (
     count,
     facts,
     missing,
-    print_json,
+    print_message,
     quiet_option,
     report,
     seconds,
@@ -77,7 +77,7 @@ def list_requests(
     with operator(endpoint) as admin:
         page = _up_to(admin, asked, limit)
     if as_json:
-        print_json(page)
+        print_message(page)
     elif quiet:
         for status in page.requests:
             click.echo(status.submission_id)
@@ -101,7 +101,7 @@ def show_request(request_id: str, *, as_json: bool, endpoint: str | None) -> Non
     with operator(endpoint) as admin:
         found = _find(admin, request_id)
     if as_json:
-        print_json(found)
+        print_message(found)
         return
     trace, status = found.trace, found.trace.request
     parts = [_heading(status), facts(_facts(trace)), *_others(found), *missing(found.unreached)]
@@ -132,7 +132,7 @@ def trace_request(
     if file is not None:
         file.write_text(perfetto(trace) + "\n")
     if as_json:
-        print_json(found)
+        print_message(found)
         return
     parts: list[RenderableType] = [_heading(trace.request), Bars(trace), marks_table(trace)]
     if trace.dropped_marks:
@@ -169,7 +169,7 @@ def cancel_requests(
             )
             done = admin.call("CancelRequest", asked)
             if as_json:
-                print_json(done, in_one_line=True)
+                print_message(done, in_one_line=True)
             else:
                 click.echo(in_words(done, f"{_name(status)} has ended already"))
 

@@ -7,7 +7,7 @@ import click
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
-from twolane.cli.ops.output import print_json
+from twolane.cli.ops.output import print_message
 from twolane.errors import PreconditionError
 from twolane.v1 import acts_pb2, cluster_pb2
 
@@ -31,7 +31,7 @@ def status(*, as_json: bool, endpoint: str | None) -> None:
     """Whether it is on, the budget, and each pool's size and need."""
     its = _status(endpoint)
     if as_json:
-        print_json(its)
+        print_message(its)
         return
     click.echo(f"scaler: {_MODES.get(its.mode, its.mode)}")
     unit = its.unit or "GPUs"
@@ -53,7 +53,7 @@ def explain(*, as_json: bool, endpoint: str | None) -> None:
     """Why the pools have these sizes, in sentences, and what was done lately."""
     its = _status(endpoint)
     if as_json:
-        print_json(its)
+        print_message(its)
         return
     for line in its.reasons:
         click.echo(line)

@@ -16,7 +16,7 @@ from twolane.cli.ops.output import (
     STATE_STYLE,
     count,
     missing,
-    print_json,
+    print_message,
     quiet_option,
     report,
     rollout_in_words,
@@ -48,7 +48,7 @@ def top(*, once: bool, quiet: bool, as_json: bool, endpoint: str | None) -> None
     with operator(endpoint) as admin:
         status = _look(admin)
         if as_json:
-            print_json(status)
+            print_message(status)
         elif quiet:
             for worker in _worst_first(status):
                 click.echo(worker.worker.worker_id)

@@ -175,35 +175,6 @@ class VirtualCluster:
         """How many pages came over the network and were refused for that reason."""
         return sum(landing.table.dropped[reason] for landing in self.landings.values())
 
-    async def replace_hung(self) -> None:
-        """What the launcher does, each second: a worker of which the status says that a step is
-        late is killed, its end is proven, and another is started. Until cancelled."""
-        while True:
-            await asyncio.sleep(1.0)
-            for told in self.status().workers:
-                name, load = told.worker.worker_id, told.load
-                here = self.lives.get(name)
-                is_same = here is not None and here.worker.context.epoch == told.worker.epoch
-                if is_same and load.step_age_s > load.step_bound_s > 0:
-                    self.router.operations.report_gone(await self.kill(name))
-                    self.start(name, name.rstrip("0123456789"))
-
-    async def random_misfortune(self) -> None:
-        """Kills and resets now and then; the launcher restarts what was killed and proves its end.
-
-        Until cancelled.
-        """
-        while True:
-            await asyncio.sleep(self.random.uniform(0.0, 0.1))
-            name = self.random.choice(sorted(self.lives))
-            if self.random.random() < 0.3:
-                self.reset_streams(name)
-                continue
-            epoch = await self.kill(name)
-            await asyncio.sleep(self.random.uniform(0.0, 0.5))
-            self.router.operations.report_gone(epoch)
-            self.start(name, name.rstrip("0123456789"))
-
     async def dial_worker(self, address: worker_pb2.WorkerAddress) -> MemoryLink[Any, Any]:
         return self._dial(address.endpoint, lambda worker, link: worker.serve_session(link))
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tests.cluster.tables import BY_PEER, lengths
 from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.random_faults import replace_hung
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import DeadlineError, DuplicateRequestError
 from twolane.kvtransfer.testing.memory import Faults
@@ -121,7 +122,7 @@ def play(seed: int, *, checks_tables: bool) -> None:
     async def main() -> None:
         async with virtual_cluster(fuzz.shape, seed) as cluster:
             before = lengths(cluster.router, *_workers(cluster)) if checks_tables else {}
-            launcher = asyncio.create_task(cluster.replace_hung())
+            launcher = asyncio.create_task(replace_hung(cluster))
             trouble = asyncio.create_task(_bad_luck(cluster, fuzz))
             async with asyncio.TaskGroup() as clients:
                 for asks in fuzz.clients:

@@ -13,6 +13,7 @@ from tests.cluster.situations import Situation
 from twolane import Token
 from twolane.deploy.bundled import model_path
 from twolane.deploy.virtual_cluster.cluster import Shape, VirtualCluster, virtual_cluster
+from twolane.deploy.virtual_cluster.random_faults import kill_and_reset
 from twolane.engine.config import EngineConfig
 from twolane.engine.cpu.engine import load_engine
 from twolane.engine.step import Engine, RowWork
@@ -71,10 +72,10 @@ def test_bits_survive_faulty_memory_transfers_and_deaths_at_any_moment(
 
     async def main() -> None:
         async with virtual_cluster(shape, seed=chunk_tokens) as cluster:
-            misfortune = asyncio.create_task(cluster.random_misfortune())
+            faults = asyncio.create_task(kill_and_reset(cluster))
             async with asyncio.TaskGroup() as clients:
                 answers = [clients.create_task(cluster.ask(p.prompt, p.params)) for p in asked]
-            misfortune.cancel()
+            faults.cancel()
             check(cluster, [task.result() for task in answers])
             await cluster.settle(within_s=10.0)
 

@@ -16,6 +16,7 @@ from twolane.deploy.virtual_cluster.cluster import (
     make_fake_engine,
     virtual_cluster,
 )
+from twolane.deploy.virtual_cluster.random_faults import kill_and_reset
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.errors import InvalidRequestError, TwolaneError
 from twolane.kvtransfer.testing.memory import Faults
@@ -144,12 +145,12 @@ def test_workers_that_die_and_return_at_random_cost_no_token(seed: int, steps_ah
 
     async def scene(cluster: VirtualCluster) -> None:
         jobs = make_jobs(48, seed=seed, most_tokens=200)
-        misfortune = asyncio.create_task(cluster.random_misfortune())
+        faults = asyncio.create_task(kill_and_reset(cluster))
         async with asyncio.TaskGroup() as clients:
             for number in range(12):
                 clients.create_task(client(cluster, jobs[number::12]))
-        assert not misfortune.done()
-        misfortune.cancel()
+        assert not faults.done()
+        faults.cancel()
         assert cluster.kills >= 2
         await cluster.settle(within_s=10.0)
 
@@ -232,9 +233,9 @@ def make_wide_engine(n_pages: int) -> FakeEngine:
 @pytest.mark.parametrize("decode_is_wide", [True, False])
 def test_workers_of_unequal_page_sizes_lose_nothing_when_they_die(decode_is_wide: bool) -> None:
     async def scene(cluster: VirtualCluster) -> None:
-        misfortune = asyncio.create_task(cluster.random_misfortune())
+        faults = asyncio.create_task(kill_and_reset(cluster))
         await ask_all(cluster, make_jobs(60, seed=3))
-        misfortune.cancel()
+        faults.cancel()
         assert cluster.kills >= 2
         await cluster.settle(within_s=10.0)
 

@@ -24,7 +24,7 @@ PageIds = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Pages of one post. `src` and `dst` have the same length, at least 1; nobody modifies them.
+    """Pages of one post. `src` and `dst` have the same length, at least 1; they are not modified.
 
     Only the outlet's `Source` interprets `src`. `after`: no page is read before the device has
     passed this event.

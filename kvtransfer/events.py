@@ -70,7 +70,7 @@ SenderEvent = Committed | Unplaced | Failed | Released
 class Landed:
     """All pages have landed and are verified. The receiver has them until `try_commit` or `cancel`.
 
-    `Abandoned` may follow as long as nobody has committed it.
+    `Abandoned` may follow as long as it is not committed.
     """
 
     key: Key

@@ -133,7 +133,7 @@ class Operations:
         return told.ttft_s
 
     def cancel_request(self, submission_id: str) -> bool:
-        """End it, whoever's it is. False if this router does not answer it."""
+        """End it, of any tenant. False if this router does not answer it."""
         error = CancelledError("an operator cancelled this request")
         found = self._dispatcher.end(submission_id, error, self._clock())
         self._settle()

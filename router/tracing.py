@@ -57,7 +57,7 @@ class RequestTraces:
             trace_id, parent_id, state = caller.trace_id, caller.span_id, said.state
         else:
             trace_id = submission
-            # Whoever takes an answer over continues what its first router has begun.
+            # A router that takes an answer over continues the trace of its first one.
             parent_id = _span_id(submission, 0) if job.fence else 0
         takes_it = self._takes_all and not caller.is_valid
         is_sampled = takes_it or self._is_sampled(parent, trace_id)

@@ -93,7 +93,7 @@ class AdminClient:
             raise explain(error, endpoint=self.endpoint, timeout_s=timeout_s) from error
 
     def take_ticket(self, worker_id: str, ticket: int, *, expect_epoch: int) -> None:
-        """Make a drain final before the worker is killed, so that nobody can undo it. It takes
+        """Make a drain final before the worker is killed, so that it cannot be undone. It takes
         effect when the worker reports `is_taken`. Raises `PreconditionError` if `ticket`, the
         number of the drain, is not valid any more."""
         check_text("worker_id", worker_id)

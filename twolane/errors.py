@@ -14,7 +14,7 @@
     │   └── QuotaError                                  the caller's own quota is used up
     ├── DeadlineError              DEADLINE_EXCEEDED    the deadline passed, or cannot be met
     ├── CancelledError             CANCELLED            the caller, or an operator, cancelled it
-    ├── UnavailableError           UNAVAILABLE          nobody can serve it now; retrying may help
+    ├── UnavailableError           UNAVAILABLE          it cannot be served now; retrying may help
     ├── UnimplementedError         UNIMPLEMENTED        the field is reserved for a later version
     └── InternalError              INTERNAL             our bug: please report it, with the details
 

@@ -140,7 +140,7 @@ def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
 
 
 def unreachable(endpoint: str, why: str) -> UnavailableError:
-    """The error for an endpoint that nobody answers at, with advice."""
+    """The error for an endpoint without an answer, with advice."""
     return UnavailableError(
         f"no cluster answers at {endpoint} ({why}). Start one with `twolane up`, or name another "
         f"with --endpoint (in Python endpoint=…) or {ENDPOINT_VARIABLE}",

@@ -73,7 +73,7 @@ class ReceiverIdentity:
     host: str  # `host_identity()`
     lease_ms: int
     memory: str = HOST  # where its pages are
-    trusted_fabric: bool = False  # nobody else reads or writes the RDMA network between hosts
+    trusted_fabric: bool = False  # the RDMA network between hosts has no other users
 
     def answer(
         self, hello: transfer_pb2.SenderHello, landings: Mapping[str, Landing]

@@ -29,8 +29,8 @@ def start_ticks(pid: int) -> int:
 def open_pidfd(pid: int, ticks: int) -> int:
     """A pidfd of exactly that incarnation: readable once its last thread has ended.
 
-    The caller closes it. Raises ProcessLookupError when it has ended already, the pid is somebody
-    else's by now, or it is no pid at all; another OSError when no descriptor is free.
+    The caller closes it. Raises ProcessLookupError when it has ended already, the pid is another
+    process' by now, or it is no pid at all; another OSError when no descriptor is free.
     """
     try:
         fd = os.pidfd_open(pid)

@@ -118,7 +118,7 @@ class Receiver:
     def judge(
         self, sender_epoch: int, now: float, concerns: Callable[[Key], bool] = lambda key: True
     ) -> list[Verdict]:
-        """Somebody suspects the sender. Returns verdicts on decided keys that concern him.
+        """A router suspects the sender. Returns verdicts on decided keys that concern it.
 
         Undecided ones (all was announced, bytes are landing) follow within `judge_wait_s` as
         `Landed` or `Dead`. Keys judged dead give no further event.

@@ -108,7 +108,7 @@ class MemoryFabric:
 
 
 class MemoryMark:
-    """A `Mark` of virtual time: whoever computes the pages passes it, once."""
+    """A `Mark` of virtual time: the code that computes the pages passes it, once."""
 
     def __init__(self) -> None:
         self.is_past = False
@@ -357,7 +357,7 @@ class _MemoryPost:
         self.name = name
         self.generation = generation
         self.plan = plan
-        self.is_given = sender_writes and plan.after is not None  # nobody calls its copies back
+        self.is_given = sender_writes and plan.after is not None  # its copies cannot be withdrawn
         self.sums: npt.NDArray[np.uint64] = _NO_SUMS
         self.left = plan.n_pages  # reads not begun, and writes under way
         self.unread = plan.n_pages

@@ -82,7 +82,7 @@ class TransportConfig:
     checksums: bool | None = None  # None: on, but for those that are trusted
     sockets: int | None = None  # of unix and tcp; None: see `sockets_of`
     page_lane: PageLane = PageLane.PLAIN  # what protects tcp connections
-    trusted_fabric: bool = False  # nixl may be used beyond this host: nobody else is on the fabric
+    trusted_fabric: bool = False  # nixl may be used beyond this host: the fabric has no other users
 
     def __post_init__(self) -> None:
         unknown = set(self.transports) - set(TRANSPORTS)

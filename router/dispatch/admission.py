@@ -119,7 +119,7 @@ class Admission:
             self._last_servable[model] = now
 
     def excuse(self) -> None:
-        """This router comes back from a pause, in which it served nobody."""
+        """This router comes back from a pause, in which it served no request."""
         self._servable_since.clear()  # guard: own pause
 
     def tick(self, request: Request, now: float) -> None:
@@ -213,7 +213,7 @@ class Admission:
         is_passed = queue.defer(request, is_deferred=True)  # guard: waits for workers alone
         since = self._servable_since.get(request.job.model, now)  # guard: cold start
         waited_s = now - max(since, request.queued_since)
-        if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred for ever
+        if not is_passed or waited_s < self._config.max_wait_s:  # guard: deferred without end
             return False
         self._count(Refusal.DEFERRED)
         bound = f"{self._config.max_wait_s:g}"

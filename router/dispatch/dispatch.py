@@ -187,7 +187,7 @@ class Dispatcher:
             self._look_after_lost(now)
 
     def session_refused(self, epoch: int, now: float) -> None:
-        """A dial failed: nobody answered, or another epoch did."""
+        """A dial failed: there was no answer, or one of another epoch."""
         if self.members.get(epoch) is not None:
             self.members.refused(epoch)
             self._look_after_lost(now)

@@ -59,7 +59,7 @@ class Membership:
         self._looks: LazyHeap[int] = LazyHeap()  # epochs by the time of their next check
         self._lost: list[Member] = []
         self._gone: list[int] = []
-        # Replaced or dead epochs, with the host if its agent reported an epoch that nobody had
+        # Replaced or dead epochs, with the host if its agent reported an epoch before it was
         # announced.
         self._retired: OrderedDict[int, str | None] = OrderedDict()
         # When each epoch was proven dead, oldest first. Workers that learn of it free the pages
@@ -161,7 +161,7 @@ class Membership:
         self._suspect(member, "its session broke")
 
     def refused(self, epoch: int) -> None:
-        """A dial failed: nobody answered, or another epoch did."""
+        """A dial failed: there was no answer, or one of another epoch."""
         member = self._members[epoch]
         member.was_refused = True
         self._suspect(member, "nobody answers there")
@@ -222,8 +222,8 @@ class Membership:
 
     def report_gone(self, epoch: int, now: float, *, host: str | None = None) -> None:
         """Record the proof that no process of this epoch runs. With `host`, the report is from that
-        host's agent. It holds for workers that announced that host, and for epochs that nobody has
-        announced, until another host announces them. Raises `ForeignEpochError`."""
+        host's agent. It holds for workers that announced that host, and for epochs that are not
+        announced yet, until another host announces them. Raises `ForeignEpochError`."""
         its = self._members.get(epoch)
         if host is not None and its is not None and its.announce.host != host:  # guard: own host
             raise ForeignEpochError(

@@ -2,7 +2,7 @@
 
 dial ── Open{epoch} ──> Opened ──> messages … ──> broken ──> dial (at once)
   ^                        │                                     │
-  └──── backoff <── refused (nobody answers, another epoch, no answer in time)
+  └──── backoff <── refused (no listener, another epoch, no answer in time)
 """
 
 from __future__ import annotations

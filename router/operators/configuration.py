@@ -135,7 +135,7 @@ class Configuration:
             and ready.revision == kept.revision
             and {**self._told, **ready.asked} == values
         ):
-            self.apply(kept.revision)  # whoever changes it is between the two rounds
+            self.apply(kept.revision)  # a change is between its two rounds
             return
         self._told = values
         known = {its.name for its in self.fields(())}

@@ -51,7 +51,7 @@ class ControllerMail:
         return [act for act, _ in self._waiting.values()]
 
     def take_in(self, results: Iterable[acts_pb2.ControllerActResult]) -> None:
-        """Take in results. A result that nobody waits for any more is dropped."""
+        """Take in results. A result whose caller has gone is dropped."""
         for result in results:
             waiting = self._waiting.get(result.number)
             if waiting is not None and not waiting[1].done():

@@ -218,7 +218,7 @@ class Request:
 
     def growth_tokens(self, reserve: int) -> int:
         """The number of further answer tokens to reserve room for. It grows with each preemption up
-        to the whole rest of the answer, so that a request is not preempted for ever."""
+        to the whole rest of the answer, so that preemptions of a request end."""
         remaining = self.remaining_tokens
         times: int = GROWTH_AFTER_PREEMPTION**self.n_preempted
         return min(remaining, reserve * times)

@@ -34,7 +34,7 @@ ADMIT, KEEP, RELEASE, HERE = (
     (_LUA / f"{name}.lua").read_text() for name in ("admit", "keep", "release", "here")
 )
 EVENT = "event"  # the field with a ClusterEvent
-CONCURRENT_RETRY_S = 1.0  # a guess: nobody knows when a running request ends
+CONCURRENT_RETRY_S = 1.0  # a guess: when a running request ends is not known
 _ENDPOINTS = ("endpoint", "http_endpoint", "worker_endpoint")
 _log_rate = LogRate()
 

@@ -197,7 +197,7 @@ class RedisStore:
     async def events(self, most: int) -> Sequence[bytes]:
         if not self._circuit.is_up:
             return ()
-        # it may be more than a request may wait for, and nobody's request waits
+        # may take longer than a request may wait, and no request waits for it
         answer = await self._try(self._client.run(self._commands.events(most)), EVENTS_S)
         return () if answer is None else commands.events(answer)
 
@@ -284,8 +284,8 @@ class RedisStore:
             await self._write([self._commands.keep(name, own) for name, own in kept])
 
     async def _watch_clock(self) -> None:
-        """How far the store's clock is off ours: leases and quotas go by it. In nobody's way: a
-        failure is for those to find who need an answer."""
+        """How far the store's clock is off ours: leases and quotas go by it. A failure is
+        dropped here: calls that need an answer find it themselves."""
         while not self._client.is_closing:
             await asyncio.sleep(self._config.keep_s)
             asked = time.time()

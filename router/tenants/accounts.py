@@ -20,7 +20,7 @@ from twolane.refusals import Refusal
 from twolane.router.tenants.bucket import Bucket
 from twolane.security.keys import TenantLimits
 
-CONCURRENT_RETRY_S = 1.0  # a guess: nobody knows when a running request ends
+CONCURRENT_RETRY_S = 1.0  # a guess: when a running request ends is not known
 MINUTE_S = 60.0
 LABEL_CHARS = 12
 

@@ -3,7 +3,7 @@
 This is start-time fair queueing. Each waiting tenant has a start: the virtual time at which its
 first request is due. The tenant with the least start is next; when its request leaves, its start
 advances by the request's cost divided by the tenant's weight. The virtual time is the start of the
-last request that left, and no tenant starts earlier, so nobody saves up turns while idle:
+last request that left, and no tenant starts earlier, so none saves up turns while idle:
 
     red    |—— 500 ——|—— 500 ——|—— 500 ——|      10,000 wait
     blue             |— 300 —|                   arrives late, and starts at the virtual time:

@@ -21,7 +21,7 @@ from twolane.rpc.link import GrpcLink
 from twolane.security.key_file import KeyFile
 from twolane.v1 import worker_pb2, worker_pb2_grpc
 
-# All workers have announced themselves before a client calls: nobody waits two seconds for others.
+# All workers have announced themselves before a client calls: none waits two seconds for others.
 SETTLED = MembershipConfig(announce_interval_s=0.05)
 
 

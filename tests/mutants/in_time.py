@@ -41,7 +41,7 @@ IN_TIME = (
         ),
     ),
     Mutant(
-        "deferred for ever",
+        "deferred without end",
         "router/dispatch/admission.py",
         "if not is_passed or waited_s < self._config.max_wait_s:",
         "if True:",

@@ -160,7 +160,7 @@ class Doors:
 
     @property
     def are_unknown(self) -> bool:
-        """Whether there is one door, of which nobody has said yet how many routers share it."""
+        """Whether there is one door, and it is not known yet how many routers share it."""
         return len(self.all) == 1 and not self._latest
 
     async def may_go_on(self) -> bool:

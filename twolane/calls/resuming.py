@@ -286,6 +286,6 @@ def is_unheard(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _is_refused(error: grpc.aio.AioRpcError) -> bool:
-    """Whether nobody was there, at any of its addresses: one that is lost resets connections."""
+    """Whether none of its addresses had a listener: one that is lost resets connections."""
     why = error.details() or ""
     return "ailed to connect" in why and "reset" not in why and not is_unheard(error)

@@ -48,8 +48,7 @@ def certs() -> None:
 @dir_option
 @json_option
 def init(*, directory: Path, days: int, as_json: bool) -> None:
-    """Make a certificate authority. Whoever has its key can issue certificates: keep it off the
-    servers."""
+    """Make a certificate authority. Its key issues certificates: keep it off the servers."""
     with _library():
         from twolane.security import certs as library
 

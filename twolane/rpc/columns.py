@@ -108,7 +108,7 @@ def tokens_of(columns: worker_pb2.TokenColumns) -> Iterator[Told]:
 
 
 def _reasons_of(columns: worker_pb2.TokenColumns) -> Iterator[sampling_pb2.FinishReason]:
-    """One for each token, or for ever."""
+    """One for each token, or without end."""
     if not columns.ends:
         return repeat(GOES_ON)
     ends = {end.at: end.finish_reason for end in columns.ends}
@@ -118,7 +118,7 @@ def _reasons_of(columns: worker_pb2.TokenColumns) -> Iterator[sampling_pb2.Finis
 
 
 def _logprobs_of(columns: worker_pb2.TokenColumns) -> Iterator[Logprobs | None]:
-    """One for each token, or for ever."""
+    """One for each token, or without end."""
     if not columns.logprobs:
         return repeat(None)
     found = {told.at: (told.logprob, _top_of(told)) for told in columns.logprobs}

@@ -6,7 +6,7 @@ import asyncio
 
 
 def is_own_task_cancelled() -> bool:
-    """Whether this task is cancelled. If not, a CancelledError that it meets is a call's, whoever
-    has cancelled that, or closed its channel."""
+    """Whether this task is cancelled. If not, a CancelledError that it meets is a call's: that
+    was cancelled, or its channel closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -89,7 +89,7 @@ class SharedPort:
             await server.start()
 
     async def bound_peers(self, most: int) -> None:
-        """For ever: close the newest connections of each peer (`peer_of`) that has more than
+        """Until cancelled: close the newest connections of each peer (`peer_of`) that has more than
         `most`."""
         bound, log_rate = PeerBound(self._port, most, peer_of), LogRate()
         while True:

@@ -115,7 +115,7 @@ def request(
 
 
 def read_request(path: Path) -> Requested:
-    """Read a signing request. Whoever signs it must make sure that its sender may have that
+    """Read a signing request. The signer must make sure that its sender may have that
     identity. Raises `CertsError` if the request names no identity of twolane, or is not signed with
     its own key."""
     identity, hosts, _ = _read_request(path)

@@ -1,8 +1,8 @@
 """The certificate of callers who have none of their own.
 
 A gRPC server either requires a client certificate or requests none. A door that accepts
-certificates and API keys requires one, and callers without their own present this one. Everybody
-has it: its key below is public, and it names no identity. It is not an authority's certificate, so
+certificates and API keys requires one, and callers without their own present this one. All
+have it: its key below is public, and it names no identity. It is not an authority's certificate, so
 it can sign no other.
 """
 

@@ -10,7 +10,7 @@
 `first page` is an index into the pages of the grant. Ring and slot belong to the shm transport
 between pools of devices: bytes lie in slots of the sender's memory, and the receiver answers each
 slot with its number (4 bytes) when it no longer reads it. Any other bytes close the connection:
-after a bad frame nobody knows where the next one begins.
+after a bad frame it is not known where the next one begins.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class TransportThread(ABC, Generic[NewsT]):
 
     @property
     def dropped(self) -> Counter[str]:
-        """See `Landing`. Empty for an end that nobody can connect to."""
+        """See `Landing`. Empty for an end without a listener."""
         return Counter()
 
     def poll(self) -> list[NewsT]:

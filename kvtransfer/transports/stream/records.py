@@ -2,7 +2,7 @@
 
     record    length (4 bytes, little-endian) | AES-256-GCM of that many bytes | tag (16 bytes)
 
-The nonce counts the records of the connection, whose key nobody else has, and the length is
+The nonce counts the records of the connection, whose key only its ends have, and the length is
 authenticated with each: a record that was changed, left out or repeated ends the connection.
 OpenSSL computes without the GIL, in pieces that stay in the cache. A record is decrypted into the
 pages themselves where it fits; nothing counts as landed before its tag has been checked.

@@ -1,8 +1,8 @@
 """The last lines of a process's log: of this router, of another one, or of a worker. The log of a
 process that does not answer is read from its file, by the launcher or by the agent of its host.
 
-A log may quote what users have sent: who reads which one is audited, as acts are. Whoever follows
-one is noted again each ten minutes.
+A log may quote what users have sent: who reads which one is audited, as acts are. A reader who
+follows one is noted again each ten minutes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ full.
                    └─────────────────────────────────────────────────────────┘
 
 The connection that has waited longest is closed for a new one, so idle connections and incomplete
-bodies keep nobody out.
+bodies keep no new one out.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class _Server(uvicorn.Server):
             for listener in server.sockets:
                 poll = select.poll()
                 poll.register(listener, select.POLLIN)
-                while loop.time() < until and poll.poll(0):  # noqa: ASYNC110 - the kernel tells nobody
+                while loop.time() < until and poll.poll(0):  # noqa: ASYNC110 - the kernel sends no event
                     await asyncio.sleep(0)  # the event loop accepts
             server.close()
 

@@ -31,7 +31,7 @@ def change(
     left: Callable[[], str] = no_answer,
 ) -> acts_pb2.ActResponse | None:
     """Have that act done, whose request has an `act`. None: it was a dry run, or changes nothing.
-    Where nobody can be asked, --yes is demanded. `quiet`: print what would be done alone. `left`:
+    Without a terminal, --yes is demanded. `quiet`: print what would be done alone. `left`:
     what a slow act waits for, which `telling` says."""
     _check_can_ask(yes=yes, dry_run=request.act.dry_run)
     if not yes or request.act.dry_run:
@@ -75,7 +75,7 @@ def _check_can_ask(*, yes: bool, dry_run: bool) -> None:
 
 
 def can_ask() -> bool:
-    """Whether somebody is there."""
+    """Whether there is a terminal, at which a question can be answered."""
     return sys.stdin.isatty()
 
 

@@ -151,7 +151,7 @@ def _so_what(found: admin_pb2.GetConfigResponse) -> str:
 
 
 def _untold(found: admin_pb2.GetConfigResponse, names: Sequence[str] = ()) -> list[Text]:
-    """A line for settings that are missing because nobody has told of them."""
+    """A line for settings that are missing because no process has reported them."""
     shown = {name for name in names for its in found.fields if its.name.startswith(name)}
     if not found.without_controllers or (names and shown == {*names}):
         return []

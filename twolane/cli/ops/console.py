@@ -15,8 +15,8 @@ from twolane.v1 import admin_pb2
 def console(*, as_json: bool, endpoint: str | None) -> None:
     """Print the address of the cluster's page for browsers.
 
-    Whoever opens it acts there as you: it has a token in its last part, which is valid for 12
-    hours, and which browsers send to the router alone. With an operator's or viewer's API key or
+    Keep it to yourself: its last part is a token with which others could act as you. Browsers send
+    it only to the router, and it is valid for 12 hours. With an operator's or viewer's API key or
     certificate the page opens without it.
     """
     with operator(endpoint) as admin:

@@ -99,8 +99,8 @@ class Agent:
 
         Each heartbeat leaves two files in the state folder, for probes: `heartbeat`, and `ready`
         with the names of the processes. The latter is missing while one starts, while a worker that
-        is desired here does not serve, or nobody has said what is and none serves, and from
-        `stop_all` on. Raises OSError if the folder cannot be written to.
+        is desired here does not serve, or none serves where it is not known what is desired, and
+        from `stop_all` on. Raises OSError if the folder cannot be written to.
         """
         try:
             async with asyncio.TaskGroup() as self._tasks:

@@ -1,4 +1,4 @@
-"""A drain that a file asks for, where nobody can send the agent a signal: it is an actor of a Ray.
+"""A drain that a file asks for, where no signal can be sent to the agent: it is an actor of a Ray.
 
     `drain`, with seconds ──▶ the agent lets its processes finish, and ends them ──▶ `drained`
 
@@ -25,7 +25,7 @@ def forget(state_dir: Path) -> None:
 
 
 def asked(state_dir: Path) -> float | None:
-    """For how many seconds processes may finish; None: nobody asks. Raises ValueError for a file
+    """For how many seconds processes may finish; None: there is no file. Raises ValueError for one
     that has no number."""
     path = state_dir / _ASKED
     return float(path.read_text(encoding="utf-8")) if path.exists() else None

@@ -24,7 +24,7 @@ _MARGIN_S = 60.0  # of a start: the agent kills what does not serve in time
 
 class AgentClient:
     """An async context manager around a channel. Calls raise `grpc.aio.AioRpcError`: UNAVAILABLE if
-    nobody answers, FAILED_PRECONDITION if the agent has seen a higher term."""
+    there is no answer, FAILED_PRECONDITION if the agent has seen a higher term."""
 
     def __init__(self, endpoint: str, credentials: Credentials, term: Term) -> None:
         """Raises `TlsFilesError`."""

@@ -220,7 +220,7 @@ class HostLink:
         for end in self._ends.values():
             if not end.done():
                 end.set_exception(self._deposed)
-                end.exception()  # mark it as retrieved: nobody may be waiting
+                end.exception()  # mark it as retrieved: there may be no waiter
         self._note_change()
 
     def end_of(self, handle: Handle) -> asyncio.Future[End]:

@@ -40,7 +40,7 @@ class KeptDesired:
         self._take(value)
 
     def wanted_on(self, host: str) -> set[str] | None:
-        """The workers that are to run there; None: nobody has said so far, or not in words of this
+        """The workers that are to run there; None: not known so far, or not in words of this
         version."""
         if (desired := self._desired) is None:
             return None
@@ -60,7 +60,7 @@ def latest(found: Iterable[agent_pb2.Desired]) -> agent_pb2.Desired | None:
 
 
 def parsed(value: agent_pb2.Desired | None) -> Desired | None:
-    """What the last controller wanted; None: nobody knows, or what its topology says. Raises
+    """What the last controller wanted; None: unknown, or what its topology says. Raises
     ValueError."""
     return from_json(Desired, value.json) if value is not None and value.json else None
 

@@ -29,14 +29,14 @@ class MadeHosts:
     def __init__(self, links: Mapping[str, HostLink], declared_dead: dict[int, str]) -> None:
         self._links = {name: link for name, link in links.items() if link.host.made is not None}
         self._declared_dead = declared_dead
-        self.wanted: frozenset[str] | None = None  # None: nobody has said so far
+        self.wanted: frozenset[str] | None = None  # None: not known so far
         self.changed = asyncio.Event()  # set when others are wanted; the executor clears it
         self.counters: Counter[str] = Counter()  # of the executor, for metrics
         self.earlier: list[InPod] = []  # what an earlier controller has known
 
     def take_over(self, desired: Desired | None, answering: Collection[str] = ()) -> None:
-        """What an earlier controller wanted may run, wherever it is not heard. If nobody knows what
-        it wanted, that is everywhere but on the hosts `answering`."""
+        """What an earlier controller wanted may run, wherever it is not heard. If it is not known
+        what it wanted, that is everywhere but on the hosts `answering`."""
         if desired is None:
             hosts = {name for name, link in self._links.items() if link.host.agent}
             hosts.difference_update(answering)

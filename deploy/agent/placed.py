@@ -14,7 +14,7 @@ WORKER_PORT = 7201  # of a router; fixed, so that workers find a restarted route
 
 async def connect(cluster: ClusterSpec, *, share: bool) -> tuple[AgentLauncher, ClusterSpec]:
     """Connect to the agents of its hosts, and give each worker its GPUs. Raises `StartError` if
-    none answers, if one is silent whose GPUs nobody knows, or if the workers do not fit."""
+    none answers, if one is silent whose GPUs are not known, or if the workers do not fit."""
     if not cluster.settings.worker_port:
         cluster = replace(cluster, settings=replace(cluster.settings, worker_port=WORKER_PORT))
     launcher = await AgentLauncher.connected(cluster.hosts, cluster.credentials)

@@ -16,7 +16,7 @@ from twolane.deploy.spec.cluster_spec import ClusterSpec
 async def supervisor_over(
     launcher: AgentLauncher, cluster: ClusterSpec, tell: Callable[[Event], None]
 ) -> Supervisor:
-    """`cluster` is placed. A worker that runs and that nobody has wanted is adopted. If its
+    """`cluster` is placed. A worker that runs and was not wanted is adopted. If its
     pool or its host is not in the cluster any more, it is stopped. Raises `StartError` if that
     fails; the launcher is then closed. Raises `DeposedError`."""
     inventory = inventory_of(cluster, launcher.offered)

@@ -261,7 +261,7 @@ async def _keep_up(
                 tell(Event(kind=Kind.STOPPING))
                 if last_words is not None:
                     last_words.write_text("           stopped\n")
-            finally:  # also if nobody reads the output any more
+            finally:  # also if the reader of the output has gone
                 os._exit(0)
         if stop.is_set():  # at the second Ctrl-C, do not wait for running answers
             hurry.set()

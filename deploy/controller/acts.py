@@ -192,8 +192,8 @@ def check_not_rolling(desired: Desired) -> None:
 
 
 def outcome(desired: Desired, inventory: Inventory, view: View) -> tuple[Desired, dict[str, int]]:
-    """What becomes of it once everybody who is to go and can go is gone, and how many workers each
-    pool lacks then because there is no room. A worker on a silent host keeps its seat and its
+    """What becomes of it once all workers that are to go and can go are gone, and how many workers
+    each pool lacks then because there is no room. A worker on a silent host keeps its seat and its
     removal."""
     while True:
         new = next_desired(desired, inventory, view)

@@ -6,7 +6,7 @@ again.
     renewed   drain it, stop it on its ticket, start the next one on its seat: see `rollout`
 
 `next_desired` moves what is desired; that is saved. `next_acts` follow from what was saved and what
-is seen, so whoever takes over comes to the same ones. Nothing here waits or remembers.
+is seen, so a controller that takes over comes to the same ones. Nothing here waits or remembers.
 """
 
 from __future__ import annotations

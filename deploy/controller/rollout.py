@@ -109,7 +109,7 @@ def why_not(desired: Desired, inventory: Inventory, view: View) -> str:
 
 
 def held_up(desired: Desired, inventory: Inventory, view: View) -> str:
-    """Why it cannot go on although nobody is on the way, in words; empty: it can."""
+    """Why it cannot go on although no worker is on the way, in words; empty: it can."""
     its = desired.rolling
     assert its is not None
     if short := _short(desired, its, inventory):
@@ -286,7 +286,7 @@ def doing(desired: Desired, view: View, name: str) -> str:
 
 
 def _as_if_up(desired: Desired, inventory: Inventory) -> View:
-    """Everybody runs, and who is to go could at once."""
+    """All workers run, and those that are to go could at once."""
     return View(
         workers={
             seat.name: Seen(phase=Phase.RUNNING, is_heard=True, roles=roles_of(inventory, seat))

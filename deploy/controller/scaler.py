@@ -61,7 +61,7 @@ class Scaler:
         self._reports = Reports(hardware.kv_tokens)
         self._states: dict[str, tuple[State, int, float]] = {}  # by worker: epoch, since when
         self._ready_s: dict[str, float] = {}  # since when each has been ready for the first time
-        self._found: set[str] | None = None  # not ready at the first look: nobody saw them begin
+        self._found: set[str] | None = None  # not ready at the first look: their begin was not seen
         self._by_hand: dict[str, float] = {}  # workers that an operator has touched
         self._by_hand_s: float | None = None
         self._last_down_s: float | None = None
@@ -107,7 +107,7 @@ class Scaler:
             self._by_hand[worker_id] = now
 
     def is_due(self, now: float) -> bool:
-        """Whether to decide now. At once where somebody waits and nobody serves."""
+        """Whether to decide now. At once where requests wait and no worker serves."""
         if self._decided_s is None or now >= self._decided_s + DECIDE_S:
             return True
         return bool(self._reports.waiting) and not self._states

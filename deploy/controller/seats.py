@@ -43,8 +43,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """A cluster's pools, and what it has room for. `closed`, below, are hosts that take nobody now:
-    they are cordoned, or silent."""
+    """A cluster's pools, and what it has room for. `closed`, below, are hosts that take no worker
+    now: they are cordoned, or silent."""
 
     pools: tuple[Pool, ...]
     rooms: tuple[Room, ...]

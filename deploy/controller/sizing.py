@@ -7,8 +7,8 @@
     Cancel     its start is called off
     Delete     nothing: who is to go is stopped on its ticket in any case
 
-The size of each pool is then what its workers count. So whoever takes over finds the decision as a
-whole or not at all.
+The size of each pool is then what its workers count. So a controller that takes over finds the
+decision as a whole or not at all.
 """
 
 from __future__ import annotations

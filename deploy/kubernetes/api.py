@@ -1,7 +1,7 @@
 """A client for the few calls of the Kubernetes API that a controller makes.
 
 ApiError                 any answer that is no success; `status` is its HTTP status
-├── ConflictError        409: somebody else changed the object first
+├── ConflictError        409: another client changed the object first
 ├── BusyError            429: the server asks for patience, `retry_after_s`
 └── ExpiredError         410: the watch is too old, list again
 """
@@ -63,7 +63,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who holds it (empty: nobody), for how long after each renewal, how often that was another
+    """Who holds it (empty: it is free), for how long after each renewal, how often that was another
     one, and the version of the object."""
 
     holder: str

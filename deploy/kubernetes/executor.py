@@ -3,7 +3,7 @@
     wanted hosts ──▶ replicas of each StatefulSet ──▶ /scale        or KEDA does that
     pods, watched ──▶ came, left, ended
 
-Whoever else changes a StatefulSet's size finds it changed back: this loop looks every few seconds.
+A StatefulSet's size that is changed elsewhere is changed back: this loop looks every few seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIES = 20  # at a size that others change at the same time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
-    """`look_s`: between two looks at sizes that nobody here has changed. `scales`: False: KEDA sets
+    """`look_s`: between two looks at sizes that were not changed here. `scales`: False: KEDA sets
     the sizes."""
 
     agent_port: int

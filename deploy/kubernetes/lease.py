@@ -1,6 +1,6 @@
 """Which controller may act: the one that holds the Lease.
 
-    nobody's ──▶ ours, renewed again and again ──▶ released at the end
+    free     ──▶ ours, renewed again and again ──▶ released at the end
     another's ──▶ ours, once it was not renewed for as long as it lasts
 
 The wait for another's counts by our own clock: those of two machines are never compared. We hold it

@@ -130,8 +130,8 @@ class Fencing:
         answering: Collection[str] = (),
         silent: Collection[str] = (),
     ) -> None:
-        """Fence whoever must be, as a task; `seen` is what routers know of workers now, and
-        `answering` and `silent` are routers as `HungRouters` takes them. Raises
+        """Fence the workers that must be, as a task; `seen` is what routers know of workers now,
+        and `answering` and `silent` are routers as `HungRouters` takes them. Raises
         `DeposedError`."""
         self._hung_routers.look(answering, silent, tasks)
         # a worker that is gone sends no reports, and its last one is old

@@ -44,7 +44,7 @@ def first_desired(cluster: ClusterSpec) -> Desired:
 
 
 def found_desired(cluster: ClusterSpec, inventory: Inventory, found: Sequence[Seat]) -> Desired:
-    """What runs, if nobody knows what was desired. A pool stays as large as it is: the law or an
+    """What runs, if it is not known what was desired. A pool stays as large as it is: the law or an
     operator makes it smaller. `cluster` counts if nothing runs."""
     desired = adopted(Desired(), inventory, found)
     if not desired.seats:

@@ -88,7 +88,7 @@ class Keeper:
         return handle
 
     def forget(self, name: str, how: str) -> None:
-        """It is proven dead, and nobody keeps it."""
+        """It is proven dead, and has no keeper any more."""
         handle = self.running.pop(name)
         self._proven_dead(handle.epoch)
         self.ends[name] = handle.epoch, how

@@ -44,7 +44,7 @@ class Hosts(Protocol):
         ...
 
     def running(self) -> set[str]:
-        """The names of what runs on hosts that are heard, whoever has started it."""
+        """The names of what runs on hosts that are heard, also of another launcher."""
         ...
 
     def found(self) -> list[Seat]:

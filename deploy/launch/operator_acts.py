@@ -256,7 +256,7 @@ class OperatorActs:
             decided = acts.kill(desired, self._pools.inventory, view, name)
             change = replace(decided.changes[0], after="is killed, and started again")
             epoch = view.of(name).epoch
-            if epoch == 0:  # guard: nobody to fence
+            if epoch == 0:  # guard: no process to fence
                 raise RefusedError(
                     f"this controller knows of no {name} that runs: nothing is killed, or proven"
                 )

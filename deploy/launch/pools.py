@@ -47,7 +47,7 @@ _BUSY_POLL_S = 0.1
 _ROLE_NAMES = {worker_pb2.ROLE_PREFILL: PREFILL, worker_pb2.ROLE_DECODE: DECODE}
 _ROLE_NUMBERS = {name: number for number, name in _ROLE_NAMES.items()}
 _LEAST_PAUSE_S = 0.02  # whatever changes
-_ADOPT_S = 10.0  # until a controller that takes over has heard of everybody there
+_ADOPT_S = 10.0  # until a controller that takes over has heard of all workers there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

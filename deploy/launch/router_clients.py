@@ -65,7 +65,7 @@ class RouterClients:
         """Tell all routers what the controller knows, but its events only the first that answers:
         operators are shown the events of all routers, whichever they ask. Returns the members of
         all, each as that router sees it that thinks best of it, and the acts that each hands out;
-        nothing while nobody answers."""
+        nothing while none answers."""
         best: dict[int, cluster_pb2.WorkerStatus] = {}
         acts = []
         quiet = cluster_pb2.SuperviseRequest()

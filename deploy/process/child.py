@@ -58,7 +58,7 @@ def log_to_stderr(level: str = "info") -> None:
 
 def end_with_threads() -> None:
     """From now on an unexpected exception in a thread ends the process and its ranks, which the
-    launcher notices. Otherwise a transport whose thread has died would hold its pages for ever."""
+    launcher notices. Otherwise a transport whose thread has died would never free its pages."""
     threading.excepthook = _end_process
 
 

@@ -1,6 +1,5 @@
-"""What a process leaves on its host's disk, so that whoever comes after its agent can watch it and
-prove its end: written before it opens any transport, again when it serves, and never removed by it.
-"""
+"""What a process leaves on its host's disk, so that the next agent can watch it and prove its end:
+written before it opens any transport, again when it serves, and never removed by it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def check_room(n_bytes: int, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> No
 
 
 def available_bytes(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int | None:
-    """Of the machine, or of the tightest cgroup (v2) around this process. None: nobody says."""
+    """Of the machine, or of the tightest cgroup (v2) around this process. None: unknown."""
     bounds = [*_of_machine(proc / "meminfo"), *_of_cgroups(proc / "self/cgroup", cgroups)]
     return min(bounds, default=None)
 

@@ -1,7 +1,7 @@
-"""A process that an agent has started ends itself when nobody is left who could need or stop it.
+"""A process that an agent has started ends itself when none is left that could need or stop it.
 
 A worker, when its agent and all its routers have been silent for long; a router, when its agent and
-all its workers have. Its GPUs are free then; to nobody else is that a proof of anything.
+all its workers have. Its GPUs are free then; to others that is no proof of anything.
 
 Time for which the process itself did not run, as on a machine that was paused, is no silence: what
 the others said meanwhile is still to be read, or they were paused, too.

@@ -1,4 +1,4 @@
-"""Options that nobody gave leave the default of whoever enforces them."""
+"""Options that were not given leave the default of the component that enforces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody outlives the launcher, however it dies."""
+"""No process outlives the launcher, however it dies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def adopt_orphans() -> None:
 
 def end_children(*, but: Container[int]) -> None:
     """Kill and await every child but those; then those that it left to us (`adopt_orphans`), until
-    nobody is left. Only for a process that starts nothing meanwhile."""
+    none is left. Only for a process that starts nothing meanwhile."""
     while ours := [pid for pid in children() if pid not in but]:
         for pid in ours:
             with contextlib.suppress(ProcessLookupError):
@@ -62,8 +62,8 @@ def end_children(*, but: Container[int]) -> None:
 
 
 async def end_group(leader: int) -> None:
-    """Kill whoever is left of a process group whose leader has ended, and return when nobody is.
-    Waits while this process has no descriptor left to look with."""
+    """Kill what is left of a process group whose leader has ended, and return when nothing is. Waits
+    while this process has no descriptor left to look with."""
     while True:
         with contextlib.suppress(OSError):
             left = group_members(leader)

@@ -29,7 +29,7 @@ def make_scratch() -> Path:
     """A new folder of this process. The caller removes it. Raises `StartError` where none can be
     made."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".twolane-"))  # nobody's, until it is locked
+        folder = Path(tempfile.mkdtemp(prefix=".twolane-"))  # renamed once locked
         lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
         raise StartError(
@@ -76,7 +76,7 @@ def _is_held(path: Path, pid: int) -> bool:
     except FileNotFoundError:
         return _is_running(pid)  # of a version without locks
     except OSError:
-        return True  # somebody else's
+        return True  # another user's
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -92,5 +92,5 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # somebody else's
+        pass  # another user's
     return True

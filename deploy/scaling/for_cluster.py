@@ -128,7 +128,7 @@ def _fake(pool: PoolSpec) -> Hardware:
 
 
 def _guessed(pool: PoolSpec) -> Hardware:
-    """Of a CPU that nobody has measured: a small model on a few cores."""
+    """Of a CPU that was not measured: a small model on a few cores."""
     from twolane.deploy.process.compose_worker import step_limits
 
     limits = step_limits(pool.settings, StepLimits())

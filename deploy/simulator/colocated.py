@@ -3,7 +3,7 @@
     step    rows, one token each  |  prompt chunks, up to `step_tokens` in all
     time    as long as the prompts take, and what attention over the rows' context adds
 
-A row's gap is the whole step, so a prompt amid decode is a long gap for every row.
+A row's gap is the whole step, so a prompt beside decode rows is a long gap for each of them.
 """
 
 from __future__ import annotations

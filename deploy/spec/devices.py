@@ -19,7 +19,7 @@ from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 _LEAST_CAPABILITY = (9, 0)  # as `twolane.engine.load` has it, which imports torch
 _ASK = ("nvidia-smi", "--query-gpu=uuid,compute_cap", "--format=csv,noheader")
-_ASK_S = 20.0  # a driver that nobody uses takes seconds to wake
+_ASK_S = 20.0  # an idle driver takes seconds to wake
 
 
 def visible_devices(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -24,14 +24,14 @@ class UnprotectedStartError(StartError):
 
 
 class UnusedOptionError(StartError):
-    """TLS files are named, and no listener uses them, or a port that nobody could use. The exit
+    """TLS files are named, and no listener uses them, or a port cannot be used. The exit
     code is 2."""
 
 
 def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> None:
     """Raise `UnprotectedStartError` if a listener needs TLS; its text has `command`, the user's
     own, with the options that it lacks. Raise `UnusedOptionError` for a port of operators where
-    nobody can show a certificate, and `StartError` if the TLS files cannot be used."""
+    no certificate can be shown, and `StartError` if the TLS files cannot be used."""
     for spec in specs:
         try:
             check(spec)
@@ -57,7 +57,7 @@ def check_admin_port(spec: ProcessSpec) -> None:
 
 def check_tls_is_used(specs: Iterable[ProcessSpec]) -> None:
     """Raise `UnusedOptionError` if TLS files are named for these processes, and all their listeners
-    are plain: whoever named the files counts on TLS."""
+    are plain: naming the files asks for TLS."""
     listening = [(spec.credentials, at) for spec in specs for at in _listeners(spec)]
     if any(its.tls is None or its.protection(*at) is Protection.TLS for its, at in listening):
         return

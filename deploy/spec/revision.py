@@ -61,7 +61,7 @@ class _Reading:
         self._size = partial(seconds_to_read, Path(other), with_weights=with_weights)
         self._read = partial(read_revision, model_dir, other, with_weights=with_weights)
         for future in (self.seconds, self.revision):
-            future.set_running_or_notify_cancel()  # whoever waits may give up, and it goes on
+            future.set_running_or_notify_cancel()  # a waiter may give up, and it goes on
         threading.Thread(target=self._run, name="revision", daemon=True).start()
 
     @property

@@ -18,7 +18,7 @@ MOST_WORKERS = 10_000  # of a pool
 _MOST_TIMEOUT_S = 3600.0
 _HTTP_ABOVE = 2  # between them, workers come in where a router is started alone
 PREFILL, DECODE = "prefill", "decode"
-AUTO, NONE = "auto", "none"  # whose generation_config.json: the model's, nobody's
+AUTO, NONE = "auto", "none"  # which generation_config.json: the model's, none
 LAUNCHER = "controller"  # {name} in the paths of its TLS files
 BUNDLED = "bundled"  # the model that comes with us
 

@@ -92,7 +92,7 @@ class RouterSpec:
 
     @property
     def epoch(self) -> int:
-        return 0  # nobody writes into pages on a router's behalf: it needs no fencing
+        return 0  # a router writes into no pages: it needs no fencing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,7 @@ class VirtualCluster:
         self.outlets: dict[tuple[str, str], MemoryOutlet] = {}  # (from, to): the latest
         self.stalled: set[str] = set()  # bytes to these workers do not move
         self.landings: dict[str, MemoryLanding] = {}  # of each worker's latest life
-        self.cut_off: set[str] = set()  # nobody reaches these workers, and they reach nobody
+        self.cut_off: set[str] = set()  # no process reaches these workers, nor they any
         self.hung: set[str] = set()  # steps of these workers do not end
         self.dials_to_fail: Counter[str] = Counter()  # so many of other workers, by worker
         self.opens_to_fail: Counter[str] = Counter()  # of transports, by either worker
@@ -363,7 +363,7 @@ async def virtual_cluster(shape: Shape, seed: int = 0) -> AsyncIterator[VirtualC
         async with cluster.router:
             for number, roles in enumerate(shape.roles):
                 cluster.start(f"{roles}{number}", roles)
-            while not cluster.router.can_serve():  # noqa: ASYNC110 - nobody tells
+            while not cluster.router.can_serve():  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
             yield cluster
             for name in list(cluster.lives):

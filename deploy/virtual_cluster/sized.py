@@ -141,7 +141,7 @@ async def sized_cluster(
             for pool, n in ((PREFILL, prefill), (DECODE, decode)):
                 for number in range(n):
                     cluster.start(f"{pool}-{number}", f"{pool[0]}+")
-            while not cluster.router.can_serve():  # noqa: ASYNC110 - nobody tells
+            while not cluster.router.can_serve():  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.05)
             sized = SizedCluster(cluster, hardware, slo, limits, start_s)
             running = tasks.create_task(sized.run())

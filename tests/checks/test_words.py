@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FINISHED = (
     "engine", "kvtransfer", "worker", "prefill_worker", "decode_worker", "benchmarks", "router",
-    "twolane",
+    "deploy", "twolane",
 )  # fmt: skip
 WORDS = re.compile(
     r"(?<![.`])\b(nobody|somebody|everybody|whoever|amid|for ever|rehears\w*|make-believe|"

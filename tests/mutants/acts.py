@@ -34,7 +34,7 @@ ACTS = (
         (_KILLS + "test_a_fence_that_comes_again_under_its_id_kills_no_later_incarnation",),
     ),
     Mutant(
-        "nobody to fence",
+        "no process to fence",
         "deploy/launch/operator_acts.py",
         "if epoch == 0:",
         "if False:",

@@ -138,19 +138,19 @@ class Adopter(Protocol):
 
 @dataclass(slots=True)
 class Roles:
-    """The roles of one worker: decode rows come first in a step. `guest` runs for a check, on
+    """The roles of one worker: decode rows come first in a step. `check` runs for a check, on
     what the roles leave; it is set and cleared between steps."""
 
     decode: DecodeSide | None = None
     prefill: PrefillSide | None = None
-    guest: Role | None = None
+    check: Role | None = None
 
     def __post_init__(self) -> None:
         assert self.decode or self.prefill, "a worker needs a role"
 
     @property
     def all(self) -> list[Role]:
-        return [role for role in (self.decode, self.prefill, self.guest) if role is not None]
+        return [role for role in (self.decode, self.prefill, self.check) if role is not None]
 
     @property
     def names(self) -> list[worker_pb2.Role]:

@@ -135,17 +135,17 @@ class Worker:
             raise PreconditionError(f"{self.context.worker_id} was restarted")
         if self._drain.is_on:
             raise PreconditionError(f"{self.context.worker_id} drains: it takes no new rows")
-        former = self.roles.guest
+        former = self.roles.check
         if former is not None and former.rows:
             raise OverloadedError("another check runs on this worker", retry_after_s=1.0)
         alone = Alone(request, self.context, asyncio.get_running_loop().time())
 
         def leave(now: float) -> None:
             alone.stop()
-            if self.roles.guest is alone:
-                self.roles.guest = None
+            if self.roles.check is alone:
+                self.roles.check = None
 
-        self.roles.guest = alone
+        self.roles.check = alone
         self._steps.wake()
         try:
             return await alone.answer

@@ -170,7 +170,7 @@ def test_answers_of_clients_are_the_same_and_no_page_is_left_after_a_check_that_
                     checking.cancel()
             await asyncio.wait([checking])
             await cluster.settle(within_s=10.0)
-            assert all(not life.worker.roles.guest for life in cluster.lives.values())
+            assert all(not life.worker.roles.check for life in cluster.lives.values())
 
     with virtual_time_runner() as runner:
         runner.run(main())

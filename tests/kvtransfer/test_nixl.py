@@ -323,8 +323,8 @@ def test_a_dropped_sender_writes_nothing_more(pair: DevicePair) -> None:
     pair.grant(1, *ALL)
     pair.post(1, 1, [9], [3])
     pair.out.wait_for(1)
-    (guest,) = pair.landing._listener.connections  # type: ignore[attr-defined]
-    agent = guest._agent
+    (connection,) = pair.landing._listener.connections  # type: ignore[attr-defined]
+    agent = connection._agent
     go_on = hold(pair.outlet)
     pair.landing.revoke(1)
     assert pair.into.wait_for(1) == [Stopped(1)]

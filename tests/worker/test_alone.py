@@ -55,7 +55,7 @@ def test_both_roles_answer_alone_beside_their_rows_and_hold_nothing_afterwards()
                 assert len(await client) == 40, n
             await cluster.settle(within_s=10.0)
             for worker in workers:
-                assert worker.roles.guest is None
+                assert worker.roles.check is None
 
     with virtual_time_runner() as runner:
         runner.run(main())

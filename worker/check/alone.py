@@ -4,7 +4,7 @@ One row reads the prompt and writes the answer, as in a colocated worker, whatev
 roles are. No page comes from the prefix index or from another worker, none is published or sent,
 so a wrong page elsewhere cannot touch it.
 
-It costs the serving nothing while there is none: it is a guest of the step loop for as long as it
+It costs the serving nothing while there is none: it is in the step loop for as long as it
 runs. Then it is last in each step and takes what the roles leave: pages that no row is promised,
 and a place in the batch.
 """

@@ -57,11 +57,11 @@ class ConnectionBudget:
         if status not in (401, 403):
             self.refused[_REASONS.get(status, Refusal.INVALID_REQUEST)] += 1
 
-    def try_enter(self, guest: BudgetedConnection) -> bool:
+    def try_enter(self, connection: BudgetedConnection) -> bool:
         """Add a connection, which is now waiting. False if there is no room: close it."""
         config = self._config
-        if guest.peer and self._of_peer[guest.peer] >= config.connections_per_peer:
-            self._refuse(f"{guest.peer} already has {config.connections_per_peer}")
+        if connection.peer and self._of_peer[connection.peer] >= config.connections_per_peer:
+            self._refuse(f"{connection.peer} already has {config.connections_per_peer}")
             return False
         if self._n_connections >= config.connections:
             if not self._waiting:
@@ -69,8 +69,8 @@ class ConnectionBudget:
                 return False
             next(iter(self._waiting)).give_way()
         self._n_connections += 1
-        self._of_peer[guest.peer] += 1
-        self.wait(guest)
+        self._of_peer[connection.peer] += 1
+        self.wait(connection)
         return True
 
     def _refuse(self, why: str) -> None:
@@ -79,29 +79,29 @@ class ConnectionBudget:
         if n:
             log.warning("the HTTP door refused %d connections; the last: %s", n, why)
 
-    def leave(self, guest: BudgetedConnection) -> None:
+    def leave(self, connection: BudgetedConnection) -> None:
         """Remove a closed connection. Call it once for each that has entered."""
-        self.stop_waiting(guest)
+        self.stop_waiting(connection)
         self._n_connections -= 1
-        self._of_peer[guest.peer] -= 1
-        if not self._of_peer[guest.peer]:
-            del self._of_peer[guest.peer]
+        self._of_peer[connection.peer] -= 1
+        if not self._of_peer[connection.peer]:
+            del self._of_peer[connection.peer]
 
-    def wait(self, guest: BudgetedConnection) -> None:
+    def wait(self, connection: BudgetedConnection) -> None:
         """Record that a connection waits from now on."""
-        self.stop_waiting(guest)
-        self._waiting[guest] = None
+        self.stop_waiting(connection)
+        self._waiting[connection] = None
 
-    def stop_waiting(self, guest: BudgetedConnection) -> None:
+    def stop_waiting(self, connection: BudgetedConnection) -> None:
         """Record that a connection's request is complete, or that it is being closed. May be called
         twice."""
-        self._waiting.pop(guest, None)
-        self._body_bytes -= self._bodies.pop(guest, 0)
+        self._waiting.pop(connection, None)
+        self._body_bytes -= self._bodies.pop(connection, 0)
 
-    def hold(self, guest: BudgetedConnection, n_bytes: int) -> None:
+    def hold(self, connection: BudgetedConnection, n_bytes: int) -> None:
         """Count `n_bytes` more of an incomplete body. If all bodies together are too large, the
         oldest connections are closed."""
-        self._bodies[guest] = self._bodies.get(guest, 0) + n_bytes
+        self._bodies[connection] = self._bodies.get(connection, 0) + n_bytes
         self._body_bytes += n_bytes
         while self._body_bytes > self._config.bodies_bytes:
             next(iter(self._bodies)).give_way()

@@ -22,13 +22,13 @@ from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 def streaming(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Products of any dtype and device stream; the rows of each that did."""
     import twolane.engine.cuda.products as products
-    from tests.engine.kernels.general_skinny import general_skinny
+    from tests.engine.kernels.general_few_rows import general_few_rows_product
 
     rows: list[int] = []
 
     def noting(x: Rows, *args: Any, **options: Any) -> Unnormed | None:
         rows.append(len(x))
-        return general_skinny(x, *args, **options)
+        return general_few_rows_product(x, *args, **options)
 
     monkeypatch.setattr(products, "can_stream", lambda x: True)
     monkeypatch.setattr(products, "few_rows_product", noting)

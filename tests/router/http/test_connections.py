@@ -169,7 +169,7 @@ def test_one_peer_has_no_more_than_its_share_and_the_loopback_all(
 ) -> None:
     room = ConnectionBudget(HttpConfig(connections=10, connections_per_peer=2))
     one = [Visitor("192.0.2.1") for _ in range(3)]
-    assert [room.try_enter(guest) for guest in one] == [True, True, False]
+    assert [room.try_enter(connection) for connection in one] == [True, True, False]
     assert not any(room.try_enter(Visitor("192.0.2.1")) for _ in range(99))
     assert caplog.messages == [
         "the HTTP door refused 1 connections; the last: 192.0.2.1 already has 2"

@@ -1,6 +1,6 @@
 """Pages of other layouts, made of a pool by the kernels of a card, beside pages laid out by hand.
 
-In the interpreter, in float16 and float32; on a card: tests/gpu/test_made_pages.py.
+In the interpreter, in float16 and float32; on a card: tests/gpu/test_converted_pages.py.
 """
 
 import ctypes

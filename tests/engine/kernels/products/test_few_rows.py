@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 import torch
 
-from tests.engine.kernels.general_skinny import general_skinny
+from tests.engine.kernels.general_few_rows import general_few_rows_product
 from twolane.engine.kernels.products import few_rows_launch
 from twolane.engine.kernels.products.few_rows import PartialSums, few_rows_product
 from twolane.engine.kernels.products.few_rows_plan import (
@@ -60,7 +60,7 @@ def test_products_match_float64_at_odd_shapes(
     sums.values.fill_(torch.nan)
     out = torch.full((rows, outer), torch.nan)
     cut = config(programs, split=split, pair=pair)
-    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
+    general_few_rows_product(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
     assert not sums.counters.any(), "a merge left its counter behind"
@@ -78,7 +78,7 @@ def test_sums_of_scaled_rows_and_weights_are_scaled(
     bias, sums = torch.randn(len(weight)), PartialSums("cpu", values=1 << 18, programs=16)
     out = torch.full((17, 80), torch.nan)
     cut = config(programs, split=split, pair=pair)
-    general_skinny(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
+    general_few_rows_product(x, weight, out=out, bias=bias, gated=gated, sums=sums, config=cut)
     expected = x.dequantise().double() @ weight.dequantise().double().T + bias.double()
     assert relative_error(out, reference_silu_mul(expected) if gated else expected) < 1e-6
 
@@ -98,7 +98,7 @@ def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
     sums = PartialSums("cpu", values=1 << 18, programs=16)
     sums.squares.fill_(torch.nan)
     cut = config(programs, split=split, pair=pair)
-    unnormed = general_skinny(
+    unnormed = general_few_rows_product(
         x, first, out=out, bias=bias, sums=sums, config=cut,
         residual=Residual(residual, norm, 1e-3),
     )  # fmt: skip
@@ -111,7 +111,7 @@ def test_what_is_added_to_the_residual_is_normed_by_who_reads_it(
         weight = torch.randn(outer * (1 + gated), 200) / 14
         read = torch.full((rows, outer), torch.nan)
         reader = config(2, split=False, pair=gated)
-        general_skinny(unnormed, weight, out=read, gated=gated, sums=sums, config=reader)
+        general_few_rows_product(unnormed, weight, out=read, gated=gated, sums=sums, config=reader)
         expected = normed @ weight.double().T
         assert relative_error(read, reference_silu_mul(expected) if gated else expected) < 1e-6
 
@@ -120,16 +120,18 @@ def test_rows_before_their_norm_are_not_read_where_their_squares_would_be_overwr
     sums = PartialSums("cpu", values=1 << 16)
     x, weight, out = torch.randn(3, 64), torch.randn(64, 64), torch.empty(3, 64)
     to, cut = Residual(torch.randn(3, 64), torch.ones(64), 1e-5), config(1, split=False)
-    unnormed = general_skinny(x, weight, out=out, sums=sums, residual=to, config=cut)
+    unnormed = general_few_rows_product(x, weight, out=out, sums=sums, residual=to, config=cut)
     assert unnormed is not None
     with pytest.raises(AssertionError, match="overwritten"):
-        general_skinny(unnormed, weight, out=torch.empty(3, 64), sums=sums, residual=to, config=cut)
+        general_few_rows_product(
+            unnormed, weight, out=torch.empty(3, 64), sums=sums, residual=to, config=cut
+        )
 
 
 def test_half_precision_sums_in_float32() -> None:
     x, weight = torch.randn(3, 512).half(), torch.randn(64, 512).half()
     out = torch.full((3, 64), torch.nan, dtype=torch.float16)
-    general_skinny(
+    general_few_rows_product(
         x, weight, out=out, sums=PartialSums("cpu", values=1 << 16), config=config(3, split=True)
     )
     assert relative_error(out, x.double() @ weight.double().T) < 3e-4
@@ -142,7 +144,9 @@ def test_every_number_of_programs_shares_all_chunks() -> None:
     for split in (False, True):
         for programs in range(1, 16):  # three tiles of five chunks
             out = torch.full((2, 328), torch.nan)
-            general_skinny(x, weight, out=out, sums=sums, config=config(programs, split=split))
+            general_few_rows_product(
+                x, weight, out=out, sums=sums, config=config(programs, split=split)
+            )
             assert relative_error(out, expected) < 1e-6, (split, programs)
             assert not sums.counters.any()
 
@@ -156,7 +160,9 @@ def test_what_would_wait_for_ever_is_refused(refused: FewRowsConfig) -> None:
     do, whose part of a tile would be waited for."""
     x, weight = torch.randn(2, 160), torch.randn(328, 160)
     with pytest.raises(AssertionError):
-        general_skinny(x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused)
+        general_few_rows_product(
+            x, weight, out=torch.empty(2, 328), sums=PartialSums("cpu"), config=refused
+        )
 
 
 @pytest.mark.parametrize(("outer", "inner", "gated"), SHAPES)

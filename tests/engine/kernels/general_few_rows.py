@@ -1,8 +1,8 @@
-"""`skinny` in plain Triton, for the interpreter, which runs no Gluon.
+"""`few_rows_product` in plain Triton, for the interpreter, which runs no Gluon.
 
-It shares the plan, the checks and the arguments with `skinny`, not the kernel: what passes with it
-shows that a product is cut rightly, into tiles, chunks and parts to be added. That `skinny_hopper`
-computes them rightly is shown on a card alone (tests/gpu/test_skinny.py).
+It shares the plan, the checks and the arguments with `few_rows_product`, not the kernel: what
+passes with it shows that a product is cut rightly, into tiles, chunks and parts to be added. That
+`few_rows_hopper` computes them rightly is shown only on a card (tests/gpu/test_few_rows.py).
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,no-untyped-call"
@@ -18,7 +18,7 @@ from twolane.engine.kernels.products.unnormed import Residual, Unnormed
 from twolane.engine.model_files.fp8 import Fp8Rows, Matrix
 
 
-def general_skinny(
+def general_few_rows_product(
     x: Matrix | Unnormed,
     weight: Matrix,
     *,
@@ -30,7 +30,7 @@ def general_skinny(
     config: FewRowsConfig | None = None,
     pdl: int = 0,
 ) -> Unnormed | None:
-    """As `skinny`, of any dtype."""
+    """As `few_rows_product`, of any dtype."""
     rows, inner = x.shape
     config = config or config_for(rows, out.shape[1], inner, gated=gated)
     rows_pad = max(16, 1 << (pad_rows(rows) - 1).bit_length())  # in one part

@@ -23,8 +23,9 @@ class FakeRay:
         self.runs: dict[str, list[str]] = {node.ip: [] for node in nodes}
         self.actors: dict[str, Any] = {}
         self.broken: set[str] = set()
-        for name in ("actor_on", "our_actors", "our_actor", "kill_actor", "outcomes"):
+        for name in ("actor_on", "our_actors", "our_actor", "kill_actor"):
             monkeypatch.setattr(agents, name, getattr(self, name))
+        monkeypatch.setattr(agents, "outcomes", outcomes)
         monkeypatch.setattr(agents, "nodes", lambda: self.nodes)
         monkeypatch.setattr("ray.get", lambda call, timeout: call())
 
@@ -52,16 +53,16 @@ class FakeRay:
     def kill_actor(self, name: str) -> None:
         del self.actors[name]
 
-    def outcomes(
-        self, calls: Mapping[Any, str], within_s: float
-    ) -> Iterator[tuple[str, Exception | None]]:
-        for call, name in calls.items():
-            try:
-                call()
-            except ConnectionError as error:
-                yield name, error
-            else:
-                yield name, None
+
+def outcomes(calls: Mapping[Any, str], within_s: float) -> Iterator[tuple[str, Exception | None]]:
+    """As `twolane.deploy.ray_cluster.connection.outcomes`, of calls that are plain functions."""
+    for call, name in calls.items():
+        try:
+            call()
+        except ConnectionError as error:
+            yield name, error
+        else:
+            yield name, None
 
 
 def _method(call: Any) -> Any:

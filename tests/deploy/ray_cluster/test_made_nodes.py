@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.deploy.ray_cluster.fake_ray import outcomes
 from twolane.deploy.errors import StartError
 from twolane.deploy.ray_cluster import made_nodes
 from twolane.deploy.ray_cluster.agent_actor import AgentPlan
@@ -32,8 +32,9 @@ class World:
         self.actors: set[str] = set()
         self.broken: set[str] = set()
         self._ips = iter(range(2, 99))
-        for name in ("actor_on", "kill_actor", "outcomes", "agent_of"):
+        for name in ("actor_on", "kill_actor", "agent_of"):
             monkeypatch.setattr(made_nodes, name, getattr(self, name))
+        monkeypatch.setattr(made_nodes, "outcomes", outcomes)
         monkeypatch.setattr(made_nodes, "nodes", lambda: list(self.nodes))
         monkeypatch.setattr(made_nodes, "our_actors", lambda prefix: sorted(self.actors))
         monkeypatch.setattr("ray.get", lambda call, timeout: call())
@@ -68,17 +69,6 @@ class World:
 
     def kill_actor(self, name: str) -> None:
         self.actors.discard(name)
-
-    def outcomes(
-        self, calls: Mapping[Any, str], within_s: float
-    ) -> Iterator[tuple[str, Exception | None]]:
-        for call, name in calls.items():
-            try:
-                call()
-            except ConnectionError as error:
-                yield name, error
-            else:
-                yield name, None
 
 
 @pytest.fixture

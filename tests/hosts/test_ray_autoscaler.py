@@ -15,7 +15,7 @@ from tests.hosts.ray_hosts import wait_until
 from twolane.admin import AdminClient
 from twolane.v1 import acts_pb2
 
-COME_S, GO_S = 5.0, 15.0  # on an idle machine; measured and printed, see docs/design.md
+COME_S, GO_S = 5.0, 15.0  # on an idle machine; measured and printed, see docs/autoscaling.md
 BUSY = 6.0  # how much longer it may take where others work, too
 KINDS = {name: {f"twolane_{name}": 1.0} for name in ("prefill", "decode")}
 pytestmark = [pytest.mark.timeout(900), pytest.mark.soak]

@@ -12,7 +12,7 @@ placement reads a few views, however many workers there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
@@ -22,20 +22,9 @@ from twolane.router.dispatch.load_tally import Share, Tally
 from twolane.router.dispatch.policy import decode_cost
 from twolane.router.members.member import Member, MemberState
 from twolane.router.members.membership import Membership
+from twolane.router.members.worker_kind import KindKey, WorkerKind
 from twolane.router.members.worker_view import Need, WorkerView
-from twolane.router.order import Order
 from twolane.v1 import cluster_pb2, worker_pb2
-
-
-class KindKey(NamedTuple):
-    """The properties that all workers of a kind share."""
-
-    fingerprint: str
-    layout: str
-    makes_dtypes: tuple[str, ...]
-    prefills: bool
-    decodes: bool
-    page_tokens: int
 
 
 class _Facts(NamedTuple):
@@ -74,7 +63,7 @@ class Roster:
         self._views: dict[int, WorkerView] = {}
         self._facts: dict[int, _Facts] = {}  # of the workers that have a view
         self._others: dict[int, _Others] = {}  # of the same
-        self._kinds: dict[str, dict[KindKey, _Kind]] = {}
+        self._kinds: dict[str, dict[KindKey, WorkerKind]] = {}
         self._news: dict[str, _News] = {}  # by model
         self._token_s: dict[str, float] = {}  # of a prompt, by fingerprint, as reported last
 
@@ -171,7 +160,7 @@ class Roster:
         kinds = self._kinds.setdefault(facts.model, {})
         kind = kinds.get(facts.kind)
         if kind is None:
-            kind = kinds[facts.kind] = _Kind(self._views)
+            kind = kinds[facts.kind] = WorkerKind(self._views, decode_cost)
         kind.put(view)
         if view.prefills and (old is None or _has_grown_for_prompts(old, view)):
             self._news_of(facts.model).prefill[epoch] = view
@@ -294,100 +283,6 @@ class _News:
     prefill: dict[int, WorkerView] = field(default_factory=dict)
     # Workers that have got room for a row.
     decode: dict[int, WorkerView] = field(default_factory=dict)
-
-
-class _Kind:
-    """Workers that differ only in their room."""
-
-    def __init__(self, views: dict[int, WorkerView]) -> None:
-        self.n_workers = 0
-        self._views = views
-        self._by_backlog = Order()
-        self._by_free = Order()
-        self._by_free_at: dict[str, Order] = {}  # as `_by_free`, by host
-        self._by_both = Order()
-        self._by_room = Order()  # workers that accept rows, most free pages first
-
-    def put(self, view: WorkerView) -> None:
-        epoch, is_full = view.epoch, view.rows >= view.max_rows
-        if epoch not in self._by_room:
-            self.n_workers += 1
-        if view.prefills:
-            self._by_backlog.put(epoch, *view.backlog_rank, view.last_given, view.rank)
-        if view.decodes:
-            cost = decode_cost(view)
-            self._by_free.put(epoch, is_full, *cost)
-            if view.host:
-                self._by_free_at.setdefault(view.host, Order()).put(epoch, is_full, *cost)
-            if view.prefills:
-                self._by_both.put(epoch, *view.backlog_rank, *cost)
-        self._by_room.put(epoch, 0 if is_full or not view.decodes else -view.free_pages)
-
-    def remove(self, view: WorkerView) -> None:
-        self.n_workers -= 1
-        self._by_room.remove(view.epoch)
-        if view.prefills:
-            self._by_backlog.remove(view.epoch)
-        if view.decodes:
-            self._by_free.remove(view.epoch)
-            if view.host:
-                self._by_free_at[view.host].remove(view.epoch)
-        if view.prefills and view.decodes:
-            self._by_both.remove(view.epoch)
-
-    def candidates(self, need: Need) -> Iterator[WorkerView]:
-        n_tokens = need.n_tokens + need.growth_tokens
-
-        def can_prefill(view: WorkerView) -> bool:
-            return view.holds(need.n_tokens)
-
-        def can_decode(view: WorkerView) -> bool:
-            return view.has_room(n_tokens)
-
-        yield from self._first(self._by_backlog, need, can_prefill)
-        if self.has_room(n_tokens):
-            yield from self._first(self._by_free, need, can_decode)
-            yield from self._first(
-                self._by_both, need, lambda view: can_prefill(view) and can_decode(view)
-            )
-            yield from self._first(
-                self._by_both,
-                need,
-                lambda view: view.beside_tokens is None or view.can_prefill_beside(need),
-            )
-        else:  # full, but present: avoided workers must not be used in their place
-            yield from self._first(self._by_free, need, lambda view: True)
-
-    def near(self, host: str, need: Need) -> Iterator[WorkerView]:
-        """The first decode workers on `host`."""
-        n_tokens = need.n_tokens + need.growth_tokens
-        order = self._by_free_at.get(host)
-        if order is not None:
-            yield from self._first(order, need, lambda view: view.has_room(n_tokens))
-
-    def has_room(self, n_tokens: int) -> bool:
-        """Whether some worker, avoided or not, has room for a row of `n_tokens`."""
-        for epoch in self._by_room:
-            view = self._views[epoch]
-            return view.decodes and view.has_room(n_tokens)
-        return False
-
-    def _first(
-        self, order: Order, need: Need, fits: Callable[[WorkerView], bool]
-    ) -> Iterator[WorkerView]:
-        """The first worker that is not avoided and fits, the first that is not avoided, and the
-        avoided ones before them."""
-        is_first = True
-        for epoch in order:
-            view = self._views[epoch]
-            if epoch in need.avoid:
-                yield view
-            elif fits(view):
-                yield view
-                return
-            elif is_first:
-                is_first = False
-                yield view
 
 
 def _has_grown_for_prompts(old: WorkerView, new: WorkerView) -> bool:

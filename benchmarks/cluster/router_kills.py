@@ -34,7 +34,8 @@ from benchmarks.cluster.router_kills_run import (
     Seen,
     kill_cluster,
 )
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from twolane.rpc.secret import new_secret
 
 EACH = 10  # kills, a line
@@ -44,9 +45,10 @@ EACH = 10  # kills, a line
 @click.option("--kills", "n_kills", default=20)
 @click.option("--streams", "n_streams", default=40)
 @click.option("--gap-s", default=1.0, help="The longest gap, at the 99th percentile.")
-@click.option("--name", default="router_kills", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
-def main(n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path) -> None:
+@result_options("router_kills")
+def main(
+    n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path, commit: str | None
+) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         secret = Path(scratch) / "secret"
         secret.write_text(new_secret())
@@ -69,7 +71,7 @@ def main(n_kills: int, n_streams: int, gap_s: float, name: str, folder: Path) ->
         "routers": N_ROUTERS, "streams": n_streams, "tokens": N_TOKENS, "step_s": STEP_S,
     }  # fmt: skip
     took_s = round(time.monotonic() - began)
-    path = save(name, {**settings, **figures, "took_s": took_s}, folder=folder)
+    path = save(name, {**settings, **figures, "took_s": took_s}, folder=folder, commit=commit)
     click.echo(f"saved {path}")
     complaint = complaint_about(run.seen, gap_s)
     if complaint:

@@ -26,7 +26,8 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from tests.redis_servers import RedisServer, Watched, debians_server, redis_server, watched
 from twolane import AsyncClient
 from twolane.testing import LocalCluster, start_local
@@ -171,9 +172,10 @@ def watched_servers(folder: Path, for_s: float, n_rounds: int) -> dict[str, Any]
 @click.option("--for-s", default=10.0, show_default=True, help="Length of most troubles.")
 @click.option("--rounds", "n_rounds", default=1, show_default=True, help="Of each trouble.")
 @click.option("--failovers", "n_failovers", default=3, show_default=True)
-@click.option("--name", default="store_faults", show_default=True, help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS)
-def main(for_s: float, n_rounds: int, n_failovers: int, name: str, folder: Path) -> None:
+@result_options("store_faults")
+def main(
+    for_s: float, n_rounds: int, n_failovers: int, name: str, folder: Path, commit: str | None
+) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -181,7 +183,8 @@ def main(for_s: float, n_rounds: int, n_failovers: int, name: str, folder: Path)
             figures |= single_server(Path(scratch) / "one", for_s, n_rounds)
         if n_failovers:
             figures |= watched_servers(Path(scratch) / "pair", for_s, n_failovers)
-    path = save(name, {"requests_per_s": RATE_PER_S, "first_token": figures}, folder=folder)
+    document = {"requests_per_s": RATE_PER_S, "first_token": figures}
+    path = save(name, document, folder=folder, commit=commit)
     click.echo(f"saved {path}")
 
 

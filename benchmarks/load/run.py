@@ -14,7 +14,6 @@ target is the base of the ratios.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import click
@@ -28,7 +27,8 @@ from benchmarks.load.record import Slo
 from benchmarks.load.summary import GOODPUT_SHARE, measure
 from benchmarks.load.sweep import Points, SweepConfig, figures, served_rates, sweep
 from benchmarks.load.target import TargetError, ask
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from benchmarks.traffic.plan import ArrivalKind, PlanConfig, PlanError
 from benchmarks.traffic.trace import TraceError
 from benchmarks.traffic.workload import UnknownWorkloadError, find_workload
@@ -52,8 +52,7 @@ _LATE_MS = 10.0  # clients that are later than this measure themselves
 @click.option("--timeout-s", default=120.0, help="Deadline of each request.")
 @click.option("--slo-ttft-ms", default=300.0)
 @click.option("--slo-gap-ms", default=50.0, help="For the p99 of a request's own gaps.")
-@click.option("--name", default="load", help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
+@result_options("load")
 def main(**options: Any) -> None:
     try:
         asyncio.run(_main(options))
@@ -91,6 +90,7 @@ async def _main(options: dict[str, Any]) -> None:
         {"arguments": told, **figures(points, config)},
         plot=plot.draw(points, config.slo),
         folder=options["folder"],
+        commit=options["commit"],
     )
     console.print(f"saved {path} and {path.with_suffix('.png').name}")
 

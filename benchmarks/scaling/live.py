@@ -14,14 +14,14 @@ from typing import Any
 
 import click
 
-from benchmarks.results import RESULTS, save
+from benchmarks.result_options import result_options
+from benchmarks.results import save
 from benchmarks.scaling.live_run import PHASES, LiveRun, run_live
 
 
 @click.command(help=__doc__)
-@click.option("--name", default="scaling_live", show_default=True, help="Of the result.")
-@click.option("--folder", type=click.Path(path_type=Path), default=RESULTS)
-def main(name: str, folder: Path) -> None:
+@result_options("scaling_live")
+def main(name: str, folder: Path, commit: str | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run = run_live(Path(scratch))
     figures = describe(run)
@@ -30,7 +30,7 @@ def main(name: str, folder: Path) -> None:
             click.echo(f"{key}: {value}")
     for at_s, text in run.deeds:
         click.echo(f"{at_s:7.1f} s  {text}")
-    path = save(name, figures, plot=draw(run), folder=folder)
+    path = save(name, figures, plot=draw(run), folder=folder, commit=commit)
     click.echo(f"saved {path}")
 
 

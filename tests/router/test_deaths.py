@@ -132,7 +132,11 @@ def test_sessions_cut_again_and_again_lose_nothing() -> None:
             cluster.workers[d].later(0.04 * n, cluster.workers[d].cut)
             cluster.workers[p].later(0.04 * n, cluster.workers[p].cut)
 
-    scenario(0.001, fault)
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        attached = [c for w in cluster.workers.values() for c in w.commands if c.HasField("attach")]
+        assert len(attached) > 3, "the answer was under way at several cuts"
+
+    scenario(0.001, fault, check=check)
 
 
 @pytest.mark.parametrize("who", ["p", "d"])

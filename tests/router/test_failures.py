@@ -153,10 +153,22 @@ def test_prefill_worker_whose_session_broke_is_not_asked_to_move_a_row() -> None
 
 def test_row_that_got_ahead_between_two_preemptions_has_not_failed() -> None:
     def fault(router: Router, cluster: ScriptedCluster, p: str, d: str) -> None:
-        cluster.workers[d].preempt_at["r"] = 10
+        worker = cluster.workers[d]
+        worker.preempt_at["r"] = 10
+
+        def again() -> None:
+            if worker.preempt_at:
+                worker.later(0.001, again)
+            else:
+                worker.preempt_at["r"] = 20
+
+        again()
+
+    def check(router: Router, cluster: ScriptedCluster) -> None:
+        assert counters(router)["resumes.preempted"] == 2
 
     config = RouterConfig(dispatch=DispatchConfig(max_failures=0))
-    scenario(0.001, fault, config=config)
+    scenario(0.001, fault, ("p0", "d0"), check=check, config=config)
 
 
 def test_new_decode_worker_whose_stream_is_cut_is_asked_for_tokens_not_to_move_the_row() -> None:

@@ -63,7 +63,7 @@ async def end_as_orphan(
 
 
 def _read(path: Path) -> str:
-    """Empty where there is no such file, or where it cannot be read now: that is nobody's end."""
+    """Empty where there is no such file, or where it cannot be read now: that ends no process."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, ValueError):

@@ -62,7 +62,7 @@ def end_children(*, but: Container[int]) -> None:
 
 
 async def end_group(leader: int) -> None:
-    """Kill what is left of a process group whose leader has ended, and return when nothing is. Waits
+    """Kill what is left of a process group whose leader has ended; return when nothing is. Waits
     while this process has no descriptor left to look with."""
     while True:
         with contextlib.suppress(OSError):

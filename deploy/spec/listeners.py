@@ -43,7 +43,7 @@ def check_listeners(specs: Iterable[ProcessSpec], command: Sequence[str]) -> Non
 
 
 def check_admin_port(spec: ProcessSpec) -> None:
-    """Raise `UnusedOptionError` for a port of operators where nobody can show a certificate."""
+    """Raise `UnusedOptionError` for a port of operators where no certificate can be shown."""
     if not isinstance(spec, RouterSpec) or spec.settings.admin_port is None:
         return
     at = spec.bind_host, "--bind-host"

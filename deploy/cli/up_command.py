@@ -303,16 +303,18 @@ def _prints_to(log: Path) -> Iterator[TextIO]:
 
 def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
     """Log the event and call `tell`. After a death, also leave a mark at which the front process
-    keeps the logs."""
+    keeps the logs. A full disk costs the lines, not the cluster."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
-    if event.kind is Kind.DIED:
-        (scratch / CRASHED).touch()
+    with contextlib.suppress(OSError):
+        print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
+        if event.kind is Kind.DIED:
+            (scratch / CRASHED).touch()
     tell(event)
 
 
 def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event], None]:
-    """Wrap `tell`: when the reader of `out` is gone, stop the cluster as Ctrl-C does."""
+    """Wrap `tell`: when the reader of `out` is gone, stop the cluster as Ctrl-C does. What `out`
+    cannot take, as on a full disk, is not told."""
     is_read = True
 
     def tell_reader(event: Event) -> None:
@@ -328,6 +330,8 @@ def _while_read(tell: Callable[[Event], None], out: TextIO) -> Callable[[Event],
             signal.raise_signal(signal.SIGINT)
             with contextlib.suppress(BrokenPipeError):  # of standard error, too
                 print("nobody reads the output any more: stopping", file=sys.stderr, flush=True)
+        except OSError:
+            return
 
     return tell_reader
 

@@ -135,6 +135,10 @@ class MetricsEndpoint:
         except _RefusedError as refused:
             status = refused.status
             body = f"{status.phrase}; the pages are {', '.join(self._pages)}\n".encode()
+        except Exception:  # a bug, of ours or of the library's, fails only this page
+            if n := self._log_rate.take("page", time.monotonic()):
+                log.exception("metrics: %d pages could not be made; the last:", n)
+            status, body = HTTPStatus.INTERNAL_SERVER_ERROR, b"a bug in twolane; see the log\n"
         sent = b"" if method == "HEAD" else body
         return (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"

@@ -90,3 +90,20 @@ async def test_openmetrics_is_given_to_who_asks_for_it(port: int) -> None:
     assert "Content-Type: application/openmetrics-text; version=1.0.0" in head
     assert body.endswith("# EOF\n")
     assert "# EOF" not in (await ask(port, "GET /metrics"))[1]
+
+
+async def test_a_page_that_cannot_be_made_is_answered_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(headers: metrics_http.Headers) -> tuple[bytes, str]:
+        raise KeyError("our bug")
+
+    endpoint = MetricsEndpoint(CollectorRegistry(), pages={"/broken": broken})
+    port = endpoint.bind("127.0.0.1", 0)
+    await endpoint.start()
+    head, body = await ask(port, "GET /broken")
+    assert head.startswith("HTTP/1.1 500 Internal Server Error\r\n")
+    assert body == "a bug in twolane; see the log\n"
+    assert "our bug" in caplog.text
+    assert (await ask(port, "GET /metrics"))[0].startswith("HTTP/1.1 200")
+    await endpoint.close()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
 from twolane.errors import UnavailableError
-from twolane.testing import start_local
+from twolane.testing import LocalCluster, start_local
 
 
 def test_a_folder_deploy_of_the_users_is_not_ours(
@@ -33,6 +34,15 @@ def test_counts_that_cannot_serve_are_refused_in_the_launchers_words_alone() -> 
         start_local(engine="fake", prefill=0),
     ):
         pass
+
+
+def test_an_event_that_is_cut_off_hides_no_end() -> None:
+    """Without its reader a cluster would seem to run on."""
+    cluster = LocalCluster([sys.executable, "-c", "print('{\"kind\": \"sta', end='')"])
+    with pytest.raises(UnavailableError, match="the cluster ended with exit code 0"):
+        cluster.wait_for("ready", timeout_s=60.0)
+    assert [event["kind"] for event in cluster.events] == ["output"]
+    cluster.stop()
 
 
 def test_without_the_extra_the_command_that_installs_it_is_named(

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,10 @@ class LocalCluster:
     def _read_events(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event = json.loads(line) if line.startswith("{") else {"kind": "output", "text": line}
+            event: Event = {"kind": "output", "text": line}
+            if line.startswith("{"):
+                with suppress(ValueError):  # of a line that is cut off, as when it was killed
+                    event = json.loads(line)
             with self._news:
                 self.events.append(event)
                 self._news.notify_all()

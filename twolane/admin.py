@@ -27,12 +27,15 @@ from twolane.config import SOCKET_NAME, ClientConfig
 from twolane.errors import UnavailableError
 from twolane.failures import explain
 from twolane.params import check_text
+from twolane.rpc.channel_options import CHANNEL_OPTIONS
+from twolane.rpc.listen import host_of, is_local
 from twolane.security.target import Target, find_admin_target
 from twolane.status import ClusterStatus, DrainInfo
 from twolane.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2
 
 UNIX = "unix:"
 _SPEAKS_WITHIN_S = 0.5
+_TELLS_WITHIN_S = 2.0
 _FOLDERS = "twolane-*"  # in the temporary folder: see twolane.deploy.process.scratch
 _LOCK = "lock"  # in such a folder, made with it
 
@@ -148,11 +151,44 @@ def only_socket(name: str = SOCKET_NAME) -> str:
             "no cluster of yours runs on this machine: start one with `twolane up`, or name an "
             "operator's socket, unix:PATH"
         )
-    listed = "".join(f"\n  {UNIX}{path}  since {_since(path)}" for path in found)
+    listed = "".join(
+        f"\n  {UNIX}{path}  since {_since(path)}{_for_clients(path)}" for path in found
+    )
     raise UnavailableError(
         f"several clusters of yours run here; name one with --endpoint (in Python "
         f"endpoint=…):{listed}"
     )
+
+
+def socket_of(endpoint: str, name: str = SOCKET_NAME) -> str | None:
+    """The socket of this name, as unix:PATH, of this user's cluster on this machine whose clients
+    connect at `endpoint`, a HOST:PORT of the loopback. None if there is none."""
+    if endpoint.startswith(UNIX) or not is_local(host_of(endpoint)):
+        return None
+    port = endpoint.rpartition(":")[2]
+    for path in live_sockets():
+        if _clients_at(path).rpartition(":")[2] == port:
+            return f"{UNIX}{path if name == SOCKET_NAME else path.with_name(name)}"
+    return None
+
+
+def _for_clients(path: Path) -> str:
+    """Where clients connect to the cluster of this socket, for a list; empty if it does not say."""
+    socket_of_router = next((each for each in live_sockets() if each.parent == path.parent), path)
+    found = _clients_at(socket_of_router)
+    return f", for clients at {found}" if found else ""
+
+
+def _clients_at(path: Path) -> str:
+    """Where clients connect to the router of this operators' socket; empty if it does not say."""
+    with grpc.insecure_channel(f"{UNIX}{path}", options=CHANNEL_OPTIONS) as channel:
+        ask = admin_pb2_grpc.AdminServiceStub(channel).GetClusterStatus
+        try:
+            told = ask(cluster_pb2.GetClusterStatusRequest(), timeout=_TELLS_WITHIN_S)
+        except grpc.RpcError:
+            return ""
+    its = (each.address for each in told.routers if each.address.router_id == told.router_id)
+    return next((address.grpc_endpoint for address in its), "")
 
 
 def _since(path: Path) -> str:

@@ -71,7 +71,11 @@ def test_sampling_options_arrive(door: Door) -> None:
         (["generate", "internal"], 1, "Error: NaN logits"),
         (["generate", "cancelled"], 130, "an operator cancelled it"),
         (["status", "--endpoint", "127.0.0.1:1"], 3, "Start one with `twolane up`"),
-        (["drain", "decode-0"], 2, "this is for operators: --endpoint unix:PATH"),
+        (
+            ["drain", "decode-0"],
+            2,
+            "this is for operators, and no cluster of yours on this machine",
+        ),
         (["generate", "a", "--max-tokens", "many"], 2, "not a valid integer"),
     ],
 )
@@ -207,7 +211,7 @@ def test_without_an_endpoint_the_operators_socket_of_this_machine_is_taken(
         (folder / name).mkdir()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "twolane-1-dead" / "admin.sock"))
-    assert run("drain", "decode-0").exit_code == 2, "there is none"
+    assert run("drain", "decode-0").exit_code == 3, "there is none"
     path = Path(door.admin.removeprefix("unix:"))
     (folder / "twolane-2-live" / "admin.sock").symlink_to(path)
     assert "decode-0" in run("status").stdout

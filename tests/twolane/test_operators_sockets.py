@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingUnixStreamServer
 
+import grpc
 import pytest
+from click.testing import CliRunner, Result
 
 from twolane.admin import live_sockets, only_socket
+from twolane.cli.app import app
+from twolane.cli.controller import ControllerClient
 from twolane.errors import UnavailableError
+from twolane.v1 import admin_pb2_grpc, cluster_pb2
 
 
 class _Speaks(BaseRequestHandler):
@@ -72,3 +79,78 @@ def test_where_all_hang_the_first_is_named(folder: Path, monkeypatch: pytest.Mon
             hung.bind(str(folder / name))
             hung.listen()
         assert live_sockets() == [folder / "admin.sock"]
+
+
+class _Router(admin_pb2_grpc.AdminServiceServicer):
+    """One whose clients connect at `clients_at`; it hears of another router, on another host."""
+
+    def __init__(self, clients_at: str) -> None:
+        self._status = cluster_pb2.GetClusterStatusResponse(router_id=clients_at)
+        for endpoint in ("10.0.0.2:7400", clients_at):
+            its = self._status.routers.add().address
+            its.router_id, its.grpc_endpoint = endpoint, endpoint
+
+    def GetClusterStatus(
+        self, request: cluster_pb2.GetClusterStatusRequest, context: grpc.ServicerContext
+    ) -> cluster_pb2.GetClusterStatusResponse:
+        return self._status
+
+
+@contextmanager
+def _two_clusters(folder: Path) -> Iterator[dict[str, Path]]:
+    """Their folders, by the address of their clients."""
+    found = {"127.0.0.1:7200": folder, "127.0.0.1:7300": folder.with_name("twolane-2-b")}
+    servers = []
+    for endpoint, each in found.items():
+        each.mkdir(exist_ok=True)
+        server = grpc.server(ThreadPoolExecutor(1))
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(_Router(endpoint), server)
+        server.add_insecure_port(f"unix:{each}/admin.sock")
+        server.add_insecure_port(f"unix:{each}/ctl.sock")
+        server.start()
+        servers.append(server)
+    yield found
+    for server in servers:
+        server.stop(0).wait()
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, env={"TWOLANE_ENDPOINT": None})
+
+
+def test_several_clusters_are_told_apart_by_where_their_clients_connect(folder: Path) -> None:
+    with _two_clusters(folder) as found:
+        for name in ("admin.sock", "ctl.sock"):
+            with pytest.raises(UnavailableError) as caught:
+                only_socket(name)
+            for endpoint, its in found.items():
+                (line,) = (line for line in caught.value.message.split("\n") if f"{its}/" in line)
+                assert name in line
+                assert line.endswith(f", for clients at {endpoint}")
+
+
+def test_an_operators_command_finds_the_cluster_whose_clients_connect_there(folder: Path) -> None:
+    with _two_clusters(folder) as found:
+        for endpoint in found:
+            for name in (endpoint, endpoint.replace("127.0.0.1", "localhost")):
+                shown = _run("status", "--json", "--endpoint", name)
+                assert f'"router_id": "{endpoint}"' in shown.output
+                assert _run("pages", "--endpoint", name).exit_code != 2
+        with ControllerClient("localhost:7300") as controller:
+            assert controller.folder == found["127.0.0.1:7300"]
+
+
+def test_the_port_of_another_hosts_router_names_no_cluster_here(folder: Path) -> None:
+    with _two_clusters(folder):
+        refused = _run("doctor", "--endpoint", "localhost:7400")
+        assert refused.exit_code == 2
+        text = "no cluster of yours on this machine has its clients at localhost:7400"
+        assert text in refused.output
+
+
+def test_where_no_cluster_runs_an_operators_command_says_so(folder: Path) -> None:
+    shown = _run("doctor")
+    assert (shown.exit_code, "no cluster of yours runs on this machine" in shown.output) == (
+        3,
+        True,
+    )

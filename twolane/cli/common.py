@@ -10,11 +10,18 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console, RenderableType
 
-from twolane.admin import UNIX, AdminClient, live_sockets
+from twolane.admin import UNIX, AdminClient, live_sockets, only_socket, socket_of
 from twolane.cli.waiting import no_answer, telling
 from twolane.client import Client
-from twolane.config import ClientConfig, columns_from_env, context_from_env, named_endpoint
+from twolane.config import (
+    ClientConfig,
+    check_endpoint,
+    columns_from_env,
+    context_from_env,
+    named_endpoint,
+)
 from twolane.errors import PermissionDeniedError, UnavailableError
+from twolane.rpc.listen import host_of, is_local
 from twolane.security.target import find_admin_target
 from twolane.service_status import ServiceStatus
 from twolane.values import Model
@@ -31,9 +38,10 @@ _ENDPOINT = click.option(
 )
 _OPERATOR_ENDPOINT = click.option(
     "--endpoint",
-    metavar="unix:PATH",
-    help="The operator's socket, or HOST:PORT of a router's --admin-port.  [default: "
-    "$TWOLANE_ENDPOINT, the context's admin_endpoint, or this machine's cluster]",
+    metavar="HOST:PORT|unix:PATH",
+    help="A cluster of yours on this machine, by its clients' HOST:PORT or its operators' socket; "
+    "of another machine, HOST:PORT of a router's --admin-port.  [default: $TWOLANE_ENDPOINT, the "
+    "context's admin_endpoint, or this machine's cluster]",
 )
 _META = "twolane.client"  # key in click's context, for the values of the options below
 
@@ -119,12 +127,16 @@ class _Operator(AdminClient):
 
 def admin_client(endpoint: str | None) -> AdminClient | None:
     """The operator's client for `--endpoint` or else $TWOLANE_ENDPOINT; if neither is set, for the
-    context's admin_endpoint, or this machine's cluster. None: a HOST:PORT is named, which is where
-    clients connect, or a context without an admin_endpoint, or no cluster runs here."""
+    context's admin_endpoint, or this machine's cluster. None: a HOST:PORT is named at which no
+    cluster of this user here has its clients, or a context without an admin_endpoint, or no cluster
+    runs here."""
     named = endpoint or named_endpoint()
-    if named is not None:
-        return _Operator(named) if named.startswith(UNIX) else None
-    return _operator_of_context()
+    if named is None:
+        return _operator_of_context()
+    found = named if named.startswith(UNIX) else None
+    if found is None and _said().keys().isdisjoint({"cert", "context"}):
+        found = socket_of(check_endpoint(named))
+    return _Operator(found) if found is not None else None
 
 
 def operator_at_port(endpoint: str | None) -> AdminClient | None:
@@ -143,17 +155,23 @@ def operator_at_port(endpoint: str | None) -> AdminClient | None:
 
 
 def operator(endpoint: str | None) -> AdminClient:
-    """As `admin_client`; a HOST:PORT that `--endpoint` names is a router's --admin-port. Raises
-    `PermissionDeniedError` where nothing names one."""
-    if endpoint is not None:
-        return _Operator(endpoint, config=ClientConfig(**_said()))
-    admin = admin_client(None)
-    if admin is None:
-        raise PermissionDeniedError(
-            "this is for operators: --endpoint unix:PATH on a router's machine (`twolane up` shows "
-            "it), or HOST:PORT of a router's --admin-port with --ca, --cert and --key"
-        )
-    return admin
+    """As `admin_client`; another HOST:PORT that `--endpoint` names is a router's --admin-port.
+    Raises `PermissionDeniedError` where nothing names one, and `UnavailableError` if no cluster
+    runs here."""
+    admin = admin_client(endpoint)
+    if admin is not None:
+        return admin
+    said, named = _said(), endpoint or named_endpoint()
+    if endpoint is not None and (said or not is_local(host_of(endpoint))):
+        return _Operator(endpoint, config=ClientConfig(**said))
+    if named is None and not (said.get("context") or context_from_env()):
+        only_socket()  # raises: there is none
+    here = f", and no cluster of yours on this machine has its clients at {named}" if named else ""
+    raise PermissionDeniedError(
+        f"this is for operators{here}: on a router's machine leave --endpoint and TWOLANE_ENDPOINT "
+        "out, or name where the cluster's clients connect; from another machine, name HOST:PORT of "
+        "a router's --admin-port, with --ca, --cert and --key"
+    )
 
 
 def _operator_of_context() -> AdminClient | None:

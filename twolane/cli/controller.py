@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import grpc
 
-from twolane.admin import UNIX, only_socket
-from twolane.config import CONTROLLER_SOCKET_NAME
+from twolane.admin import UNIX, only_socket, socket_of
+from twolane.config import CONTROLLER_SOCKET_NAME, check_endpoint
 from twolane.errors import InvalidParameterError, TwolaneError
 from twolane.failures import explain
 from twolane.rpc.channel_options import CHANNEL_OPTIONS
@@ -34,11 +34,16 @@ class ControllerClient:
     """Every method blocks and raises errors of `twolane.errors`, or `NotProvenError`."""
 
     def __init__(self, endpoint: str | None = None) -> None:
-        """`endpoint` is unix:PATH. If it is None, this user must have exactly one cluster on this
-        machine, which is used. Raises `UnavailableError` if there is none, or several."""
-        self.endpoint = endpoint or only_socket(CONTROLLER_SOCKET_NAME)
-        if not self.endpoint.startswith(UNIX):
-            raise InvalidParameterError("endpoint", endpoint, "unix:PATH of a launcher's socket")
+        """`endpoint` is unix:PATH, or the HOST:PORT at which clients of a cluster of this user on
+        this machine connect. If it is None, this user must have exactly one cluster here, which is
+        used. Raises `UnavailableError` if there is none, or several."""
+        found = only_socket(CONTROLLER_SOCKET_NAME) if endpoint is None else endpoint
+        if not found.startswith(UNIX):
+            found = socket_of(check_endpoint(found), CONTROLLER_SOCKET_NAME) or ""
+        if not found:
+            text = "unix:PATH of a launcher's socket, or where clients of a cluster here connect"
+            raise InvalidParameterError("endpoint", endpoint, text)
+        self.endpoint = found
         self._channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
         self._stub = agent_pb2_grpc.ControllerServiceStub(self._channel)
 

@@ -28,8 +28,9 @@ _POLL_S = 0.1
 
 launcher_option = click.option(
     "--endpoint",
-    metavar="unix:PATH",
-    help="The launcher's socket.  [default: that of this machine's cluster]",
+    metavar="HOST:PORT|unix:PATH",
+    help="A cluster of yours on this machine, by its clients' HOST:PORT or its launcher's socket.  "
+    "[default: this machine's cluster]",
 )
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 

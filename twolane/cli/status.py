@@ -49,7 +49,8 @@ _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "go
 def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None) -> None:
     """Show workers, pages by state and requests.
 
-    At a clients' endpoint, HOST:PORT, it shows only what clients may see.
+    At the clients' HOST:PORT of a cluster that is not yours, or not on this machine, it shows only
+    what clients may see.
     """
     with contextlib.ExitStack() as stack:
         admin = admin_client(endpoint) or operator_at_port(endpoint)

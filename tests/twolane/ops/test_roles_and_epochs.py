@@ -105,7 +105,7 @@ def test_every_command_at_the_operators_door_is_tested_with_a_role() -> None:
         words
         for words, command in leaves(app).items()
         for parameter in command.params
-        if "--endpoint" in parameter.opts and parameter.metavar == "unix:PATH"
+        if "--endpoint" in parameter.opts and parameter.metavar == "HOST:PORT|unix:PATH"
     }
     assert doors - {*COMMAND_OF.values()} == {"bundle", "down"}, "of which down is the launcher's"
 

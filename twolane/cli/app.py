@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 import click
@@ -72,6 +74,7 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
 _NAMED_WRONGLY = (
     FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
 )  # fmt: skip
+_DISK_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 class App(click.Group):
@@ -94,6 +97,22 @@ class App(click.Group):
                 raise
             _complain(f"{error.filename}: {error.strerror}")
             ctx.exit(2)
+        except OSError as error:
+            if error.errno not in _DISK_TAKES_NOTHING:
+                raise
+            what = error.filename or "the output"
+            _complain(f"cannot write {what}: {error.strerror}")
+            _drop_output()
+            ctx.exit(1)
+
+
+def _drop_output() -> None:
+    """Drop what standard output does not take, which Python would try to write once more at its
+    end, and complain again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(text: str) -> None:

@@ -346,15 +346,20 @@ def _secret_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(contents: Mapping[Path, bytes]) -> None:
-    """Create files; only their owner can read keys. Raises `CertsError` if one exists."""
+    """Create files, all or none; only their owner can read keys. Raises `CertsError` if one exists
+    or cannot be written."""
+    made: list[Path] = []
     for path, content in contents.items():
         mode = 0o600 if ".key" in path.suffixes else 0o644
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            made.append(path)
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
         except OSError as error:
+            for each in made:
+                each.unlink()
             raise CertsError(f"{path} cannot be written: {error.strerror}") from error
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
 
 
 def _replace(contents: Mapping[Path, bytes]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 import ssl
 import stat
 from pathlib import Path
@@ -81,6 +83,25 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(CertsError, match=r"a.crt exists .* `twolane certs renew` renews it"):
         issue(tmp_path, ["worker/b", "worker/a"])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_leaves_no_part_of_an_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created: list[int] = []
+
+    def is_full(fd: int, mode: str) -> None:
+        created.append(fd)
+        os.close(fd)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("twolane.security.certs.os.fdopen", is_full)
+        with pytest.raises(CertsError, match="No space left"):
+            init(tmp_path / "certs")
+    assert created
+    assert list((tmp_path / "certs").iterdir()) == []
+    init(tmp_path / "certs")  # once there is room
 
 
 def test_renewal_keeps_identity_and_hosts_and_changes_the_key(tmp_path: Path) -> None:

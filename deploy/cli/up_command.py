@@ -296,18 +296,27 @@ def _launcher(kind: str, cluster: ClusterSpec, log_dir: Path, scratch: Path) -> 
 @contextlib.contextmanager
 def _prints_to(log: Path) -> Iterator[TextIO]:
     """Redirect standard output to the log, for Ray above all; our events are printed to the real
-    one. Yields the log."""
-    with log.open("a") as file, contextlib.redirect_stdout(file):
-        yield file
+    one. Yields the log. What a full disk does not take of it is dropped."""
+    try:
+        file = log.open("a")
+    except OSError as error:
+        raise StartError(f"--log-dir: {log} cannot be written: {error.strerror}") from error
+    try:
+        with contextlib.redirect_stdout(file):
+            yield file
+    finally:
+        with contextlib.suppress(OSError):  # it writes once more what it could not write
+            file.close()
 
 
 def _tell_and_log(tell: Callable[[Event], None], log: TextIO, scratch: Path, event: Event) -> None:
     """Log the event and call `tell`. After a death, also leave a mark at which the front process
-    keeps the logs. A full disk costs the lines, not the cluster."""
+    keeps the logs. A full disk ends no cluster: `twolane doctor` warns of it."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
     with contextlib.suppress(OSError):
         print(f"{when} I twolane.deploy.up: {event.to_json()}", file=log, flush=True)
-        if event.kind is Kind.DIED:
+    if event.kind is Kind.DIED:
+        with contextlib.suppress(OSError):
             (scratch / CRASHED).touch()
     tell(event)
 

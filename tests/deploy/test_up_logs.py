@@ -21,6 +21,9 @@ from tests.deploy.test_up_process import ONE, command
 from tests.ports import free_ports
 from tests.timing import PATIENT
 from twolane.admin import AdminClient
+from twolane.deploy.cli.up_command import _prints_to, _tell_and_log
+from twolane.deploy.errors import StartError
+from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.process_end import how_it_ended
 from twolane.deploy.process.scratch import CRASHED, keep_logs
 from twolane.deploy.spec.parse_topology import parse_topology
@@ -176,3 +179,20 @@ async def test_how_a_process_ended_that_is_no_child_of_ours_is_told(end: str, wo
         assert await how_it_ended(pidfd) in (words, "is gone")  # older kernels do not know
     finally:
         os.close(pidfd)
+
+
+def test_a_full_disk_below_the_launchers_log_ends_no_cluster(tmp_path: Path) -> None:
+    died = Event(kind=Kind.DIED, name="decode-0", text="killed by SIGKILL")
+    told: list[Event] = []
+    with _prints_to(Path("/dev/full")) as log:
+        for _ in range(100):  # more than a buffer holds
+            _tell_and_log(told.append, log, tmp_path, died)
+    assert told == [died] * 100
+    assert (tmp_path / CRASHED).exists()
+
+
+def test_a_log_that_cannot_be_made_is_told_with_its_option(tmp_path: Path) -> None:
+    (tmp_path / "launcher.log").mkdir()
+    says = pytest.raises(StartError, match=r"launcher\.log cannot be written: Is a directory")
+    with says, _prints_to(tmp_path / "launcher.log"):
+        pass

@@ -205,7 +205,11 @@ def fit(
             f"the prompt has {n_prompt} tokens; {model.name} has a context of "
             f"{model.max_context_tokens}, and at least 1 must remain for the answer",
             field="prompt",
-            metadata={"value": str(n_prompt), "bound": str(model.max_context_tokens - 1)},
+            metadata={
+                "value": str(n_prompt),
+                "bound": str(model.max_context_tokens - 1),
+                "context": str(model.max_context_tokens),
+            },
         )
     if n_prompt + 1 > model.room.n_tokens:
         raise _too_many_pages("prompt", n_prompt, 1, model)
@@ -219,7 +223,11 @@ def fit(
             f"{n_prompt + params.max_tokens}; {model.name} has a context of "
             f"{model.max_context_tokens}",
             field="max_tokens",
-            metadata={"value": str(params.max_tokens), "bound": f"at most {room}"},
+            metadata={
+                "value": str(params.max_tokens),
+                "bound": f"at most {room}",
+                "context": str(model.max_context_tokens),
+            },
         )
     if n_prompt + params.max_tokens > model.room.n_tokens:
         raise _too_many_pages("max_tokens", n_prompt, params.max_tokens, model)

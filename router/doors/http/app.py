@@ -75,10 +75,12 @@ def make_app(
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        for known in router.models():
+        shown = router.models()
+        for known in shown:
             if known.name == name:
                 return JSONResponse(_model(known, started))
-        raise UnknownModelError(f"no worker serves {name!r}")
+        known_names = ", ".join(sorted(each.name for each in shown))
+        raise UnknownModelError(f"no worker serves {name!r}; known: {known_names}")
 
     async def health(request: Request) -> Response:
         """As gRPC's health service: 200 only while some model can be served."""

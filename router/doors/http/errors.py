@@ -24,6 +24,8 @@ PATHS = (
 )
 _PATH_BYTES = 200
 ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}  # header of a 401
+# Of a 504. OpenAI's clients ask again after any other, though the deadline has passed.
+_NOT_AGAIN = {"x-should-retry": "false"}
 # Nginx's status: the client has disconnected, or an operator cancelled the request.
 CLIENT_LEFT = 499
 
@@ -61,6 +63,8 @@ def error_body(error: errors.TwolaneError) -> dict[str, Any]:
     elif isinstance(error, errors.UnknownModelError):
         field = "model"
     code = _CODE_OF.get(error.reason, error.reason.lower())
+    if "context" in error.metadata:  # OpenAI's word, by which clients know to shorten the prompt
+        code = "context_length_exceeded"
     return _body(error.message, _STATUS_OF[type(error)], field or None, code)
 
 
@@ -72,6 +76,8 @@ async def on_twolane_error(request: Request, error: Exception) -> Response:
         headers |= retry_after(error.retry_after_s)
     if isinstance(error, errors.UnauthenticatedError):
         headers |= ASK_FOR_KEY
+    if isinstance(error, errors.DeadlineError):
+        headers |= _NOT_AGAIN
     return JSONResponse(error_body(error), _STATUS_OF[type(error)], headers)
 
 
@@ -104,7 +110,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     code = HTTPStatus(error.status_code).name.lower()
     text = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
-        text = f"there is no {errors.short(request.url.path, _PATH_BYTES)} here; {PATHS}"
+        path = errors.short(request.url.path, _PATH_BYTES)
+        text = f"there is no {request.method} {path} here; {PATHS}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         text = f"{request.url.path} does not take {request.method}; {PATHS}"
     body = _body(text, error.status_code, None, code)

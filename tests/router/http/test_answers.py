@@ -193,11 +193,32 @@ async def test_other_mistakes_are_told_in_the_same_shape(
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
 
 
+async def test_what_exceeds_the_context_has_openais_code() -> None:
+    async with http_cluster() as (client, _, _):
+        (model,) = (await client.get("/v1/models")).json()["data"]
+        context = model["max_model_len"]
+        for asked in ({"prompt": [1] * context}, {"prompt": [1], "max_tokens": context}):
+            response = await client.post(PATH, json=asked)
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_an_unknown_model_is_told_with_those_that_are_known() -> None:
+    async with http_cluster() as (client, _, _):
+        (known,) = (await client.get("/v1/models")).json()["data"]
+        error = (await client.get("/v1/models/nope")).json()["error"]
+        assert error["message"] == f"no worker serves 'nope'; known: {known['id']}"
+
+
 async def test_who_misses_a_path_is_told_those_that_there_are() -> None:
     async with http_cluster() as (client, _, _):
-        for method, path in (("GET", "/nope"), ("POST", "/v1/nope"), ("GET", PATH)):
+        misses = ("GET", "/nope"), ("POST", "/v1/nope"), ("POST", "/v1/models"), ("GET", PATH)
+        for method, path in misses:
             text = (await client.request(method, path)).json()["error"]["message"]
-            assert path in text
+            mistake, _, offered = text.partition(";")
+            assert path in mistake
+            assert method in mistake
+            assert f"{method} {path}," not in offered
             named = re.findall(r"(GET|POST) (/[\w/]+)", text.partition(";")[2])
             assert ("POST", "/v1/chat/completions") in named
             for its, there in named:
@@ -219,6 +240,7 @@ async def test_a_full_queue_is_429_with_retry_after_and_a_deadline_504() -> None
                     504,
                     "deadline_exceeded",
                 )
+                assert late.headers["x-should-retry"] == "false", "its client has no time left"
                 waiting = tasks.create_task(client.post(PATH, json=IDS))
                 while server.router.status().requests_by_state["queued"] < 1:
                     await asyncio.sleep(0.01)

@@ -89,6 +89,10 @@ class App(click.Group):
         except KeyboardInterrupt:
             click.echo(err=True)
             ctx.exit(130)
+        except click.Abort as no:  # or Ctrl-C, or the end of input, behind the question
+            is_unanswered = no.__context__ is not None
+            click.echo("\n" * is_unanswered + "Nothing is done.", err=True)
+            ctx.exit(130)
         except BrokenPipeError:  # `twolane … | head`: the reader has closed the pipe
             sys.stderr.close()
             ctx.exit(1)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from twolane.cli.common import client, console, endpoint_option, request_options, sampling_options
+from twolane.cli.waiting import no_token, telling_of_the_first
 from twolane.client import Stream
 from twolane.errors import InvalidRequestError, OverloadedError, TwolaneError
 from twolane.values import Message
@@ -57,7 +58,7 @@ def _show(stream: Stream) -> str:
     parts = []
     end = None
     try:
-        for chunk in stream:
+        for chunk in telling_of_the_first(stream, no_token):
             parts.append(chunk.text)
             click.echo(chunk.text, nl=False)
             end = chunk.finish_reason

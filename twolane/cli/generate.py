@@ -15,6 +15,7 @@ from twolane.cli.common import (
     request_options,
     sampling_options,
 )
+from twolane.cli.waiting import no_token, telling, telling_of_the_first
 from twolane.client import Stream
 from twolane.errors import InvalidParameterError, InvalidRequestError, TwolaneError
 
@@ -47,10 +48,13 @@ def generate(
     if token_ids is not None:
         options["token_ids"] = _parse(token_ids)
     with client(endpoint) as connected:
-        if as_json:
-            print_json(connected.generate(prompt, **options), indent=None)
-        elif no_stream:
-            click.echo(connected.generate(prompt, **options).text)
+        if as_json or no_stream:
+            with telling(lambda: "the answer is not complete yet"):
+                answer = connected.generate(prompt, **options)
+            if as_json:
+                print_json(answer, indent=None)
+            else:
+                click.echo(answer.text)
         else:
             with connected.stream(prompt, **options) as stream:
                 _show(stream)
@@ -60,7 +64,7 @@ def _show(stream: Stream) -> None:
     """Print the answer as it is generated, and a newline however it ends."""
     has_printed = False
     try:
-        for chunk in stream:
+        for chunk in telling_of_the_first(stream, no_token):
             click.echo(chunk.text, nl=False)
             has_printed = has_printed or bool(chunk.text)
     except TwolaneError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
 
 import click
 
@@ -13,6 +15,7 @@ from twolane.errors import TwolaneError
 
 _LOOK_S, _AGAIN_S = 2.0, 30.0  # until it is told; until the same is told again
 _one_tells = threading.Lock()
+ItemT = TypeVar("ItemT")
 
 
 class News:
@@ -35,6 +38,10 @@ class News:
 
 def no_answer() -> str:
     return "the router has not answered yet"
+
+
+def no_token() -> str:
+    return "no token has come yet"
 
 
 @contextmanager
@@ -64,3 +71,12 @@ def telling(left: Callable[[], str], news: News | None = None) -> Iterator[None]
         is_over.set()
         thread.join()
         _one_tells.release()
+
+
+def telling_of_the_first(items: Iterable[ItemT], left: Callable[[], str]) -> Iterator[ItemT]:
+    """The items. Until the first is there, what is waited for is said as by `telling`."""
+    rest = iter(items)
+    with telling(left):
+        first = list(islice(rest, 1))
+    yield from first
+    yield from rest

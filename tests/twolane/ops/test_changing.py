@@ -46,7 +46,7 @@ def test_requests_that_would_end_are_named_before_the_question(
 ) -> None:
     monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
     refused = run(door, "requests cancel r1", "n\n")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 130
     assert "these requests end, with CANCELLED: r1 (3f2a9c1e)" in refused.output
     assert "running > " not in refused.output
 
@@ -54,9 +54,9 @@ def test_requests_that_would_end_are_named_before_the_question(
 def test_the_plan_is_shown_before_the_question(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
     refused = run(door, "scale decode=3", "n\n")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 130
     assert "  decode-2: starts on node-b" in refused.output
-    assert refused.output.rstrip().endswith("Aborted!")
+    assert refused.output.rstrip().endswith("Nothing is done.")
     assert run(door, "scale decode=3", "y\n").exit_code == 0
 
 
@@ -263,7 +263,7 @@ def test_down_is_not_done_without_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr("twolane.cli.ops.changing.can_ask", lambda: True)
     arguments = ["down", "--endpoint", f"unix:{tmp_path}/launcher.sock"]
     done = CliRunner().invoke(app, arguments, input="n\n")
-    assert done.exit_code == 1
+    assert done.exit_code == 130
     assert f"the cluster in {tmp_path} ends, with all its requests" in done.output
 
 

@@ -153,3 +153,29 @@ def test_a_long_wait_is_not_a_silent_one(
     first, second = (its for its in done.stderr.splitlines() if its.startswith(told))
     assert first == told
     assert re.fullmatch(r" \(\d+ s\)", second.removeprefix(told))
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [
+        ([], "no token has come yet"),
+        (["--no-stream"], "the answer is not complete yet"),
+        (["--json"], "the answer is not complete yet"),
+    ],
+)
+def test_a_prompt_without_an_answer_is_no_silence(
+    also: list[str], said: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.001)
+    line = ["generate", "silent", "--timeout-s", "0.5", *also, "--endpoint", door.endpoint]
+    done = CliRunner().invoke(app, line)
+    assert done.stderr.splitlines()[0] == f"waiting: {said}"
+    assert (done.exit_code, done.stdout) == (4, "")
+
+
+def test_an_answer_that_has_begun_is_waited_for_in_silence(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.cli.waiting._LOOK_S", 0.2)
+    line = ["generate", "forever", "--timeout-s", "1", "--endpoint", door.endpoint]
+    assert "waiting: " not in CliRunner().invoke(app, line).stderr

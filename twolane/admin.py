@@ -23,7 +23,7 @@ from typing import Any, Self
 import grpc
 from google.protobuf.message import Message
 
-from twolane.config import SOCKET_NAME, ClientConfig
+from twolane.config import SOCKET_NAME, ClientConfig, check_endpoint
 from twolane.errors import UnavailableError
 from twolane.failures import explain
 from twolane.params import check_text
@@ -44,9 +44,13 @@ class AdminClient:
     """Every method blocks, may be called from any thread, and raises errors of `twolane.errors`."""
 
     def __init__(self, endpoint: str | None = None, *, config: ClientConfig | None = None) -> None:
-        """`endpoint` is unix:PATH. If it is None, this user must have exactly one cluster on this
-        machine, which is used. Raises `UnavailableError` if there is none, or several."""
+        """`endpoint` is unix:PATH, the HOST:PORT at which clients of a cluster of this user on this
+        machine connect, or, with a certificate, that of a router's --admin-port. If it is None,
+        this user must have exactly one cluster on this machine, which is used. Raises
+        `UnavailableError` if there is none, or several."""
         self._config = config or ClientConfig()
+        if endpoint is not None and not (self._config.cert or self._config.context):
+            endpoint = socket_of(check_endpoint(endpoint)) or endpoint
         target = find_admin_target(endpoint, self._config) or Target(only_socket())
         self.endpoint = target.endpoint
         self._channel = target.blocking_channel()
@@ -162,13 +166,15 @@ def only_socket(name: str = SOCKET_NAME) -> str:
 
 def socket_of(endpoint: str, name: str = SOCKET_NAME) -> str | None:
     """The socket of this name, as unix:PATH, of this user's cluster on this machine whose clients
-    connect at `endpoint`, a HOST:PORT of the loopback. None if there is none."""
+    connect at `endpoint`, a HOST:PORT of the loopback. None if there is none: the launcher of a
+    cluster over agents has its socket in a folder of its own."""
     if endpoint.startswith(UNIX) or not is_local(host_of(endpoint)):
         return None
     port = endpoint.rpartition(":")[2]
     for path in live_sockets():
-        if _clients_at(path).rpartition(":")[2] == port:
-            return f"{UNIX}{path if name == SOCKET_NAME else path.with_name(name)}"
+        found = path if name == SOCKET_NAME else path.with_name(name)
+        if found.exists() and _clients_at(path).rpartition(":")[2] == port:
+            return f"{UNIX}{found}"
     return None
 
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from twolane.admin import live_sockets, only_socket
+from twolane.admin import AdminClient, live_sockets, only_socket
 from twolane.cli.app import app
 from twolane.cli.controller import ControllerClient
 from twolane.errors import UnavailableError
@@ -138,6 +138,17 @@ def test_an_operators_command_finds_the_cluster_whose_clients_connect_there(fold
                 assert _run("pages", "--endpoint", name).exit_code != 2
         with ControllerClient("localhost:7300") as controller:
             assert controller.folder == found["127.0.0.1:7300"]
+        with AdminClient("localhost:7300") as admin:
+            assert admin.endpoint == f"unix:{found['127.0.0.1:7300']}/admin.sock"
+
+
+def test_a_launcher_whose_socket_is_elsewhere_is_not_found_by_where_clients_connect(
+    folder: Path,
+) -> None:
+    with _two_clusters(folder):
+        (folder / "ctl.sock").unlink()  # as in an agent's folder
+        with pytest.raises(UnavailableError, match="is found for a cluster at localhost:7200"):
+            ControllerClient("localhost:7200")
 
 
 def test_the_port_of_another_hosts_router_names_no_cluster_here(folder: Path) -> None:

@@ -15,7 +15,7 @@ import grpc
 
 from twolane.admin import UNIX, only_socket, socket_of
 from twolane.config import CONTROLLER_SOCKET_NAME, check_endpoint
-from twolane.errors import InvalidParameterError, TwolaneError
+from twolane.errors import TwolaneError, UnavailableError
 from twolane.failures import explain
 from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.v1 import agent_pb2, agent_pb2_grpc
@@ -41,8 +41,10 @@ class ControllerClient:
         if not found.startswith(UNIX):
             found = socket_of(check_endpoint(found), CONTROLLER_SOCKET_NAME) or ""
         if not found:
-            text = "unix:PATH of a launcher's socket, or where clients of a cluster here connect"
-            raise InvalidParameterError("endpoint", endpoint, text)
+            raise UnavailableError(
+                f"no launcher of yours on this machine is found for a cluster at {endpoint}: name "
+                "the launcher's socket, unix:PATH"
+            )
         self.endpoint = found
         self._channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)
         self._stub = agent_pb2_grpc.ControllerServiceStub(self._channel)

@@ -252,6 +252,19 @@ def _roles(facts: Facts) -> Iterator[admin_pb2.Finding]:
         )  # fmt: skip
 
 
+def _pools(facts: Facts) -> Iterator[admin_pb2.Finding]:
+    """Pools that are short, unless a whole role is missing, or a rollout takes workers away."""
+    if any(_roles(facts)) or facts.status.rollout.state in ("running", "undoing"):
+        return
+    for pool in facts.status.pools:
+        if pool.alive < pool.workers:
+            start = f", {pool.starting} starting" if pool.starting else ""
+            yield _finding(
+                WARNING, pool.pool, f"{pool.alive} of {pool.workers} workers are alive{start}",
+                "`twolane events --since 10m` says what became of the others",
+            )  # fmt: skip
+
+
 def _who_could(facts: Facts, role: str) -> str:
     """How the cluster gets a worker of that role again."""
     known = [its for its in facts.status.workers if _ROLES[role] in its.roles]
@@ -313,6 +326,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterator[admin_pb2.Finding]]] = {
     "hosts": _hosts,
     "reachability": _reachability,
     "roles": _roles,
+    "pools": _pools,
     "workers": _workers,
     "transports": _transports,
     "certificates": _certificates,

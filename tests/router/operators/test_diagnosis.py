@@ -165,6 +165,11 @@ def rollout_without_a_step(facts: Facts, state: str = "running") -> None:
     rollout.workers.add(name="decode-0", now="starts", is_new=True)
 
 
+def short_pool(facts: Facts) -> None:
+    facts.status.pools.add(pool="decode", workers=3, alive=1, starting=1)
+    facts.status.pools.add(pool="prefill", workers=1, alive=1)
+
+
 PLANTED: list[tuple[Callable[[Facts], None], Found]] = [
     (expired, Found("certificates", FAULT, "decode-0", "has expired", "twolane certs renew")),
     (ends_soon, Found("certificates", WARNING, "decode-0", "ends in 24 h", "twolane certs renew")),
@@ -208,6 +213,10 @@ PLANTED: list[tuple[Callable[[Facts], None], Found]] = [
     (lost_router, Found("routers", FAULT, "router-1", "Deadline Exceeded", "10.0.0.9:7201")),
     (no_decode, Found("roles", FAULT, "decode", "can decode", "drain decode-0 --undo")),
     (two_models, Found("roles", FAULT, "models", "nobody is served", "one topology")),
+    (
+        short_pool,
+        Found("pools", WARNING, "decode", "1 of 3 workers are alive, 1 starting", "events"),
+    ),
     (stuck, Found("workers", FAULT, "decode-0", "for 30 s", "twolane fence decode-0")),
     (quarantine, Found("workers", WARNING, "decode-0", "7 pages wait", "twolane events")),
     (
@@ -255,6 +264,18 @@ def test_rollout_that_waits_for_an_operator_or_not_for_long_is_no_finding() -> N
         rollout_without_a_step(facts, state)
         facts.status.rollout.waits_s = waits_s
         assert diagnose(facts) == []
+
+
+def test_a_pool_that_is_short_for_a_rollout_or_without_any_worker_of_its_role_is_told_once() -> (
+    None
+):
+    facts = healthy()
+    short_pool(facts)
+    facts.status.rollout.state = "running"
+    assert diagnose(facts) == []
+    no_decode(facts)
+    facts.status.rollout.state = ""
+    assert [finding.check for finding in diagnose(facts)] == ["roles"]
 
 
 def test_the_best_transport_of_a_host_and_any_between_hosts_are_no_finding() -> None:

@@ -29,6 +29,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "timing": TimingOptions,
     "workers": WorkerOptions,
 }
+_OF_THE_SCALER = ScalerOptions.model_fields.keys() - {"autoscale", "flips"}
 
 
 def read_options(options: Mapping[str, Any], *, role: str | None = None) -> Topology:
@@ -66,9 +67,13 @@ def topology_of(
         return OPTIONS[key].flag if base is None or key in options else name
 
     try:
-        return parse_topology(value, is_whole=role is None)
+        topology = parse_topology(value, is_whole=role is None)
     except TopologyError as error:
         raise click.UsageError(written(str(error), as_written)) from error
+    if not topology.scaler.autoscale:
+        for name in sorted(_OF_THE_SCALER & options.keys()):
+            raise click.UsageError(f"{OPTIONS[name].flag} does nothing without --autoscale")
+    return topology
 
 
 def _pools(options: Mapping[str, Any]) -> list[dict[str, Any]]:

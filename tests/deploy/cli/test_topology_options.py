@@ -134,12 +134,22 @@ def test_a_printed_topology_is_a_file_that_starts_the_same() -> None:
     assert "    - unix\n  checksums: false\n  sockets: 3\n" in printed.stdout
 
 
+def test_a_bound_of_the_scaler_that_is_off_is_refused() -> None:
+    refused = up_here("--max-decode", "4", "--print-topology")
+    assert refused.exit_code == 2
+    assert "--max-decode does nothing without --autoscale" in refused.stderr
+    for also in ("--autoscale", "--flips"):
+        assert up_here(also, "--print-topology").exit_code == 0
+    assert up_here("--autoscale", "--budget", "8", "--print-topology").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "code", "message"),
     [
         ("pools: [{role: both, page: 5}]", [], 2, "t.yaml:1: there is no field page; did you mean"),
         ("pools: [{role: both}]", ["--decode", "2"], 2, "leave --decode out, or edit the file"),
         ("pools: [{role: both}]", ["--launcher", "slurm"], 2, "'slurm' is not one of 'ray', 'pro"),
+        ("pools: [{role: both}]", ["--budget", "8"], 2, "--budget does nothing without --autoscal"),
     ],
 )
 def test_what_is_wrong_with_a_file_or_its_options_is_told(

@@ -62,10 +62,12 @@ class Account:
         if it is not known yet."""
         most = self._concurrent
         if most is not None and self.n_live >= most:
-            what = f"{self.limits.concurrent} requests at once{self._part(most)}"
+            n = self.limits.concurrent
+            what = f"{n} request{'s' * (n != 1)} at once{self._part(most)}"
             raise self._refused("concurrent", what, CONCURRENT_RETRY_S)
         if self._requests is not None and (wait_s := self._requests.wait_s(1, now)):
-            what = f"{self.limits.requests_per_s:g} requests a second"
+            per_s = self.limits.requests_per_s
+            what = f"{per_s:g} request{'s' * (per_s != 1)} a second"
             what += self._part(self._requests.per_s)
             raise self._refused("requests", what, wait_s)
         if self._tokens is not None and (wait_s := self._tokens.wait_s(n_tokens, now)):

@@ -157,6 +157,13 @@ def test_contexts_are_listed_chosen_and_shown_without_their_keys(file: Path) -> 
     assert file.read_text().startswith('current = "prod"\n')
 
 
+def test_where_no_context_is_named_the_commands_say_so_with_the_file(home: Path) -> None:
+    for line in (("list",), ("show",), ("show", "prod"), ("use", "prod")):
+        output = twolane("context", *line).output
+        assert "there are no contexts: " in output
+        assert "config.toml names none" in output
+
+
 def test_a_command_takes_a_context_and_files(file: Path) -> None:
     refused = twolane("models", "--context", "none")
     assert refused.exit_code == 2

@@ -101,8 +101,9 @@ def create_key(
         print_json({"key": shown, **_fields(key)})
         return
     click.echo(shown)
+    whose = tenant or f"role {role}"
     click.echo(
-        f"key {key.id} of {tenant or role} was added to {path}; it is shown only this once",
+        f"key {key.id} of {whose} was added to {path}; it is shown only this once",
         err=True,
     )
 

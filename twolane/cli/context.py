@@ -28,6 +28,9 @@ def list_contexts(*, as_json: bool) -> None:
         named = {name: _fields(each) for name, each in contexts.named.items()}
         print_json({"current": current, "contexts": named})
         return
+    if not contexts.named:
+        click.echo(f"there are no contexts: {contexts_path()} names none")
+        return
     rows = Rows(("context", "", "endpoint", "shows"), ())
     for name, each in contexts.named.items():
         rows.add_row(name, "*" if name == current else "", each.endpoint, _shows(each))

@@ -218,7 +218,7 @@ def _status(admin: AdminClient) -> cluster_pb2.RolloutStatus:
     """Raises `PreconditionError` if there was none."""
     its = _latest(admin)
     if its is None:
-        raise PreconditionError("there was no rollout since this cluster is up")
+        raise PreconditionError("there has been no rollout since this cluster was started")
     return its
 
 

@@ -49,7 +49,9 @@ class Contexts:
     def find(self, name: str, path: Path) -> Context:
         """The context of that name. Raises `InvalidRequestError` if there is none."""
         if name not in self.named:
-            there = ", ".join(sorted(self.named)) or "none"
+            if not self.named:
+                raise InvalidRequestError(f"there are no contexts: {path} names none")
+            there = ", ".join(sorted(self.named))
             which = f"context {name!r}" if name else "current context"
             raise InvalidRequestError(f"{path} has no {which}; it has {there}")
         return self.named[name]

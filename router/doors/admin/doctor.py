@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from twolane.errors import InvalidParameterError
+from twolane.errors import InvalidRequestError
 from twolane.router.doors.admin.own import OwnLooks
 from twolane.router.doors.admin.worker_calls import WorkerCalls
 from twolane.router.doors.peer_calls import PeerCalls
@@ -40,9 +40,12 @@ class Doctor:
     async def _diagnose(
         self, request: admin_pb2.DiagnoseRequest, context: Context
     ) -> admin_pb2.DiagnoseResponse:
-        unknown = {*request.checks} - CHECKS.keys()
+        unknown = sorted({*request.checks} - CHECKS.keys())
         if unknown:
-            raise InvalidParameterError("checks", sorted(unknown), f"of {', '.join(CHECKS)}")
+            there = ", ".join(CHECKS)
+            raise InvalidRequestError(
+                f"there is no check {unknown[0]!r}; there are {there}", field="checks"
+            )
         status = await self._peers.whole_status(self._look(False), without_requests=True)
         whole = await self._own.facts(request)
         found, missing = await self._peers.look("Diagnose", request.SerializeToString())

@@ -38,7 +38,7 @@ def test_nothing_is_done_where_nobody_can_be_asked(line: str, door: Door) -> Non
     done = run(door, line)
     assert done.exit_code == 2
     look = "" if line == "down" else "look with --dry-run, then "
-    assert f"nobody can be asked here: {look}say --yes" in done.output
+    assert f"standard input is no terminal, so nobody can be asked: {look}say --yes" in done.output
 
 
 def test_requests_that_would_end_are_named_before_the_question(

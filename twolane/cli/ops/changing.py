@@ -71,7 +71,9 @@ def _check_can_ask(*, yes: bool, dry_run: bool) -> None:
     if not (yes or dry_run or can_ask()):
         its = click.get_current_context().command.params
         look = "look with --dry-run, then " * any("--dry-run" in each.opts for each in its)
-        raise click.UsageError(f"nobody can be asked here: {look}say --yes")
+        raise click.UsageError(
+            f"standard input is no terminal, so nobody can be asked: {look}say --yes"
+        )
 
 
 def can_ask() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass
 
 import grpc
@@ -71,6 +72,8 @@ def explain(
             f"something at {endpoint} is not a twolane cluster ({why})",
             metadata={"endpoint": endpoint},
         )
+    if isinstance(ours, UnavailableError) and "refused" in why and _takes_connections(endpoint):
+        why = "no answer in time"
     if isinstance(ours, UnavailableError) and any(sign in why for sign in _SILENCE):
         return UnavailableError(
             f"what listens at {endpoint} accepts connections but does not answer ({why}): the "
@@ -91,7 +94,8 @@ def explain(
 
 _SIZES = re.compile(r"\((\d+) vs\. (\d+)\)")
 # gRPC's words of a peer whose machine takes connections, and that sends nothing.
-_SILENCE = ("before receiving SETTINGS",)
+_SILENCE = ("before receiving SETTINGS", "no answer in time")
+_LOCAL_S = 0.2  # for a connection within this machine
 
 
 def _too_large(said: str) -> TwolaneError:
@@ -137,6 +141,19 @@ def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
         f"the server at {endpoint} refused the certificate {tls.cert}: it has expired, or "
         "another authority issued it; the server's log has the reason"
     )
+
+
+def _takes_connections(endpoint: str) -> bool:
+    """Whether somebody listens at this port of this machine. gRPC tells of the last address alone:
+    where 127.0.0.1 takes connections and is silent, that ::1 of `localhost` refuses them."""
+    host, _, port = endpoint.rpartition(":")
+    if host != "localhost":
+        return False
+    try:
+        socket.create_connection((host, int(port)), timeout=_LOCAL_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def unreachable(endpoint: str, why: str) -> UnavailableError:

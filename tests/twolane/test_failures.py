@@ -70,6 +70,19 @@ def test_a_bare_status_in_our_words(
         raise explained
 
 
+def test_a_router_that_hangs_is_not_missing_because_localhosts_other_address_refuses() -> None:
+    nothing = grpc.aio.Metadata()
+    said = "failed to connect to all addresses; last error: UNKNOWN: ipv6:…: Connection refused"
+    error = grpc.aio.AioRpcError(CODE.UNAVAILABLE, nothing, nothing, details=said)
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        endpoint = f"localhost:{hung.getsockname()[1]}"
+        told = str(explain(error, endpoint=endpoint, timeout_s=None))
+        assert told.startswith(f"what listens at {endpoint} accepts connections but does not")
+        assert "refused" not in told
+    told = str(explain(error, endpoint=endpoint, timeout_s=None))
+    assert told.startswith(f"no cluster answers at {endpoint} (Connection refused)")
+
+
 def test_an_http_port_is_called_so_in_words() -> None:
     """This is gRPC's real text, which may change with its version."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:

@@ -57,7 +57,8 @@ def test_list_shows_keys_and_quotas(path: Path) -> None:
     [
         (("create-key", "--tenant", "a b"), "'a b'; it must be 1 to 64 letters, digits, dots", 2),
         (("create-key", "--tenant", "-"), "'-'; it must be 1 to 64 letters, digits, dots", 2),
-        (("create-key",), "a client needs a tenant", 2),
+        (("create-key",), "a client's key is for a tenant: name it with --tenant", 2),
+        (("create-key", "--role", "viewer", "--tenant", "a"), "leave --tenant out", 2),
         (("create-key", "--tenant", "a", "--expires-in", "soon"), "expires_in is 'soon'", 2),
         (("revoke", "x"), "No such file", 2),
         (("list",), "No such file", 2),

@@ -46,6 +46,15 @@ def test_three_commands_make_what_a_router_beyond_the_loopback_needs(home: Path)
     assert "router/router-0  gpu-a 10.0.0.5" in made.output
 
 
+def test_a_router_whose_certificate_names_no_host_is_told_that_clients_refuse_it() -> None:
+    certs("init", "--dir", "d")
+    made = certs("issue", "router/router-0", "worker/decode-0", "--dir", "d")
+    assert made.exit_code == 0
+    assert made.stderr.startswith("d/router-0.crt names no host, so clients refuse it")
+    assert len(made.stderr.splitlines()) == 1, "nobody dials a worker by name"
+    assert certs("issue", "router/router-1", "--host", "a", "--dir", "d").stderr == ""
+
+
 def test_a_persons_certificate_comes_with_the_command_that_shows_it() -> None:
     certs("init", "--dir", "d")
     made = certs("issue", "client/acme/alice", "--dir", "d")

@@ -88,6 +88,12 @@ def create_key(
 
     if tenant and not is_name(tenant):
         raise InvalidParameterError("tenant", tenant, NAME_BOUND)
+    if role == Role.CLIENT and not tenant:
+        text = "a client's key is for a tenant: name it with --tenant"
+        raise InvalidRequestError(text, field="tenant")
+    if role != Role.CLIENT and tenant:
+        text = f"a key of the role {role} is for no tenant: leave --tenant out"
+        raise InvalidRequestError(text, field="tenant")
     given = {name: value for name, value in limits.items() if value is not None}
     with _naming_faults():
         shown, key = create_key(

@@ -221,6 +221,13 @@ def _tell_use(made: Sequence[Issued]) -> None:
     """Print the command that uses a router's certificate or a person's, or where those of several
     machines belong."""
     kinds = {each.identity.partition("/")[0] for each in made}
+    for each in made:
+        if each.identity.startswith("router/") and not each.hosts:
+            click.echo(
+                f"{each.cert} names no host, so clients refuse it: delete it and its key, and "
+                "issue it again with each --host that clients dial",
+                err=True,
+            )
     issued = next((each for each in made if each.identity.startswith("router/")), made[0])
     files = [str(issued.cert.with_name("ca.crt")), str(issued.cert), str(issued.key)]
     if "router" in kinds and kinds <= {"router", "worker"}:

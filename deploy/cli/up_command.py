@@ -183,7 +183,16 @@ def _check_ports(cluster: ClusterSpec) -> None:
             if why == IN_USE:
                 another = port + 100 if port + 100 <= MAX_PORT else port - 100
                 why += f"; take another, like {option} {another}, or 0 for any free one"
+                if option == "--port" and _is_ours(join(host, port)):
+                    why += ". A cluster of yours is there: `twolane down` ends it"
             raise StartError(f"cannot listen on {join(host, port)} ({option}): {why}")
+
+
+def _is_ours(endpoint: str) -> bool:
+    """Whether clients of a cluster of this user on this machine connect there."""
+    from twolane.admin import socket_of  # gRPC takes a while to import
+
+    return socket_of(endpoint) is not None
 
 
 def _check_keys(cluster: ClusterSpec) -> None:

@@ -126,3 +126,10 @@ def test_a_cluster_serves_without_packages_that_it_does_not_use(
         cluster.client() as client,
     ):
         assert len(client.generate("hello", max_tokens=3, ignore_eos=True).tokens) == 3
+
+
+def test_a_port_that_a_cluster_of_ones_own_has_is_told_with_what_ends_that() -> None:
+    with start_local(engine="fake", colocated=1) as running, pytest.raises(StartError) as refused:
+        _check_ports(cluster_at({"port": int(running.endpoint.rpartition(":")[2])}))
+    assert "it is in use; take another" in str(refused.value)
+    assert str(refused.value).endswith("A cluster of yours is there: `twolane down` ends it")

@@ -152,8 +152,9 @@ def only_socket(name: str = SOCKET_NAME) -> str:
         return f"{UNIX}{found[0]}"
     if not found:
         raise UnavailableError(
-            "no cluster of yours runs on this machine: start one with `twolane up`, or name an "
-            "operator's socket, unix:PATH"
+            f"no cluster of yours runs on this machine (none has a socket below "
+            f"{tempfile.gettempdir()}): start one with `twolane up`, or name an operator's socket, "
+            "unix:PATH"
         )
     listed = "".join(
         f"\n  {UNIX}{path}  since {_since(path)}{_for_clients(path)}" for path in found

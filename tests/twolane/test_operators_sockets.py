@@ -161,7 +161,6 @@ def test_the_port_of_another_hosts_router_names_no_cluster_here(folder: Path) ->
 
 def test_where_no_cluster_runs_an_operators_command_says_so(folder: Path) -> None:
     shown = _run("doctor")
-    assert (shown.exit_code, "no cluster of yours runs on this machine" in shown.output) == (
-        3,
-        True,
-    )
+    assert shown.exit_code == 3
+    where = f"(none has a socket below {folder.parent})"  # `up` may have had another TMPDIR
+    assert f"no cluster of yours runs on this machine {where}" in shown.output

@@ -144,7 +144,7 @@ def _handshake(said: str, endpoint: str, tls: TlsUse | None) -> str:
 
 
 def _takes_connections(endpoint: str) -> bool:
-    """Whether somebody listens at this port of this machine. gRPC tells of the last address alone:
+    """Whether a process listens at this port of this machine. gRPC tells of the last address alone:
     where 127.0.0.1 takes connections and is silent, that ::1 of `localhost` refuses them."""
     host, _, port = endpoint.rpartition(":")
     if host != "localhost":

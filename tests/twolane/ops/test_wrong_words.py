@@ -66,3 +66,10 @@ def test_events_that_do_not_match_are_not_said_never_to_have_happened(
 def test_a_number_too_large_for_a_message_is_refused_in_words(line: str) -> None:
     done = CliRunner().invoke(app, [*line.split(), "--dry-run", "--endpoint", "unix:/nowhere"])
     assert done.exit_code == 2, repr(done.exception)
+
+
+def test_settings_that_are_all_at_their_defaults_are_said_to_be_so(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AdminClient, "call", lambda *_, **__: admin_pb2.GetConfigResponse())
+    assert run(door, "config diff").output == "every setting is at its default\n"

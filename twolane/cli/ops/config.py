@@ -33,7 +33,11 @@ def config() -> None:
 def get(
     names: Sequence[str], *, live: bool, quiet: bool, as_json: bool, endpoint: str | None
 ) -> None:
-    """Show settings of the cluster: all, or those whose names begin with NAME."""
+    """Show settings of the cluster: all, or those whose names begin with NAME.
+
+    A value is from the default, from the start (the options or the topology of `twolane up`), or
+    from an operator.
+    """
     with operator(endpoint) as admin:
         found = admin.call("GetConfig", admin_pb2.GetConfigRequest(names=names))
     wrong = [name for name in names if not any(its.name.startswith(name) for its in found.fields)]
@@ -64,7 +68,9 @@ def diff(*, as_json: bool, endpoint: str | None) -> None:
     if as_json:
         print_message(found)
     else:
-        show(_so_what(found), _table(found), *_untold(found), *missing(found.unreached))
+        conclusion = "every setting is at its default" if not found.fields else _so_what(found)
+        tables = [_table(found)] if found.fields else []
+        show(conclusion, *tables, *_untold(found), *missing(found.unreached))
     if any(its.differs for its in found.fields):
         raise SystemExit(_OFF)
 
@@ -170,5 +176,6 @@ def _table(found: admin_pb2.GetConfigResponse) -> Rows:
         others = "".join(f"; {name}: {value}" for name, value in sorted(its.differs.items()))
         value = Text(its.value + others, style="red" if others else "")
         how = "live" if its.live else "at a restart"
-        table.add_row(its.name, value, its.default, its.source, how)
+        whence = "start" if its.source == "file" else its.source
+        table.add_row(its.name, value, its.default, whence, how)
     return table

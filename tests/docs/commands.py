@@ -19,7 +19,7 @@ Made from the code by `make docs`; `twolane COMMAND --help` says the same. What 
 | code | means |
 |--|--|
 | 0 | done |
-| 1 | an error of ours |
+| 1 | it failed; the message says why |
 | 2 | the command line is wrong, or not allowed from here, or what it names is not as expected |
 | 3 | no cluster, or an overloaded one |
 | 4 | the deadline passed |

@@ -1,7 +1,7 @@
 """Assembles the commands, and turns errors into one line, a hint and an exit code.
 
 0  done        2  the command line is wrong, or not allowed from here   4  the deadline passed
-1  our error   3  no cluster, or overloaded   5  not proven, not safe in time
+1  it failed   3  no cluster, or overloaded   5  not proven, not safe in time
 130  interrupted or cancelled
 """
 

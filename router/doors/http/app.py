@@ -19,6 +19,7 @@ from twolane.errors import TwolaneError, UnknownModelError
 from twolane.router.config import HttpConfig
 from twolane.router.doors.http.again import take_again
 from twolane.router.doors.http.answering import Answering
+from twolane.router.doors.http.call_id import call_id_header
 from twolane.router.doors.http.caller import caller_of
 from twolane.router.doors.http.chat_request import parse_chat
 from twolane.router.doors.http.choices.chat import ChatMessage
@@ -71,14 +72,14 @@ def make_app(
 
     async def models(request: Request) -> Response:
         shown = [_model(model, started) for model in router.models()]
-        return JSONResponse({"object": "list", "data": shown})
+        return JSONResponse({"object": "list", "data": shown}, headers=call_id_header(request))
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         shown = router.models()
         for known in shown:
             if known.name == name:
-                return JSONResponse(_model(known, started))
+                return JSONResponse(_model(known, started), headers=call_id_header(request))
         known_names = ", ".join(sorted(each.name for each in shown))
         raise UnknownModelError(f"no worker serves {name!r}; known: {known_names}")
 

@@ -34,15 +34,16 @@ def check_name(given: str, header: str) -> None:
 
 
 def refused_call_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The id of a call that is refused by its head. The names in `headers` are in lower case."""
+    """The id of a call that is refused by its head, or that asks no worker. The names in `headers`
+    are in lower case."""
     given = dict(headers).get(HEADER.encode(), b"").decode("latin-1")
     return given if given and _may_name(given) else secrets.token_hex(8)
 
 
 def call_id_header(request: Request) -> dict[str, str]:
-    """The header with the call's id; empty before `take_call_id`."""
+    """The header with the call's id; if it has not taken one, with that of `refused_call_id`."""
     call_id = getattr(request.state, "call_id", None)
-    return {} if call_id is None else {HEADER: call_id}
+    return {HEADER: call_id or refused_call_id(request.headers.raw)}
 
 
 def _may_name(given: str) -> bool:

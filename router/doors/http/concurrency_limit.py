@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from twolane.router.doors.http.errors import too_many_requests
@@ -39,7 +40,8 @@ class ConcurrencyLimit:
         if not self._has_room(tenant):
             self._count()
             message = f"{self._most} requests are running here already"
-            await too_many_requests(message, self._retry_after_s)(scope, receive, send)
+            refusal = too_many_requests(Request(scope), message, self._retry_after_s)
+            await refusal(scope, receive, send)
             return
         request = object()
         self._running[request] = tenant

@@ -98,10 +98,10 @@ def refusal_answer(refusal: Refusal, headers: Headers) -> bytes:
     return b"".join([*head, b"\r\n", body])
 
 
-def too_many_requests(message: str, retry_after_s: float) -> Response:
+def too_many_requests(request: Request, message: str, retry_after_s: float) -> Response:
     """The door itself is full. A 429, in contrast, means that the router's queue is."""
     body = plain_error(503, message)
-    return JSONResponse(body, 503, retry_after(retry_after_s))
+    return JSONResponse(body, 503, {**call_id_header(request), **retry_after(retry_after_s)})
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -33,6 +33,23 @@ async def test_an_error_has_the_clients_id_or_a_drawn_one() -> None:
         assert (text.status_code, text.headers["x-request-id"]) == (415, "mine")
 
 
+async def test_what_asks_no_worker_has_an_id_too() -> None:
+    """OpenAI's clients show it, of a list of models as of an error."""
+    async with http_cluster() as (client, _, _):
+        asked = {
+            "GET /v1/models": 200,
+            "GET /v1/models/nope": 404,
+            "GET /nope": 404,
+            f"GET {PATH}": 405,
+        }
+        for call, status in asked.items():
+            method, path = call.split()
+            named = await client.request(method, path, headers={"x-request-id": "mine"})
+            assert (named.status_code, named.headers["x-request-id"]) == (status, "mine"), call
+            drawn = await client.request(method, path)
+            assert len(drawn.headers["x-request-id"]) == 16, call
+
+
 @pytest.mark.parametrize("given", ["x" * 65, "caf\xe9", "a\tb"])
 async def test_an_id_that_is_too_long_or_not_printable_is_refused_by_name(given: str) -> None:
     async with http_cluster() as (client, _, _):

@@ -34,7 +34,7 @@ class Door:
         async def receive() -> Any:
             return {"type": "http.request"}
 
-        scope = {"type": "http", "state": {"identity": client_of(tenant)}}
+        scope = {"type": "http", "headers": [], "state": {"identity": client_of(tenant)}}
         self.tasks.append(asyncio.create_task(self.limit(scope, receive, send)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

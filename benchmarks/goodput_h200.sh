@@ -7,7 +7,8 @@
 #   step                           measures
 #   starts                         cluster after cluster: how soon each is ready
 #   trace                          where late tokens were late
-#   idle                           one request at a time, split beside colocated
+#   idle                           one request at a time, split beside colocated; first_gap: at which stages of a
+#                                  token's way the first two tokens of an answer are when
 #   split, http, fp8_kv,           rates within the SLOs, by the SDK's stream or over HTTP, with FP8 pages on the decode
 #     http_fp8_kv, colocated       side or not; all in one result, to which each step adds
 #   lengths                        other lengths and Azure's traces, split beside colocated: a result for each workload
@@ -43,7 +44,7 @@
 #     azure-conv  split holds 12/s at 500/20, colocated neither; both 12 at 500/100, colocated 24
 #                 measured: split 24 at both
 # docs/planning.md has the measured shares.
-step=${1:?starts, trace, idle, split, http, fp8_kv, http_fp8_kv, colocated or lengths}
+step=${1:?starts, trace, idle, first_gap, split, http, fp8_kv, http_fp8_kv, colocated or lengths}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-build/goodput}
 . benchmarks/h200.sh
@@ -99,6 +100,11 @@ idle)
     measure 600 cluster.idle --set model="$model" --name idle_h200_grpc \
         --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
         --requests 200 --log-dir build/goodput
+    ;;
+first_gap)
+    measure 300 gaps.first_gap --set model="$model" --name first_gap_h200 --only split --only colocated \
+        --contenders benchmarks/contenders/two_h200_idle.toml --length 1024x16 --length 4096x16 \
+        --requests 60
     ;;
 split) at_rates split "--rate 18 --rate 24 --rate 27 --rate 30 --rate 34" ;;
 http) at_rates split_http "--rate 24 --rate 27 --rate 30" ;;

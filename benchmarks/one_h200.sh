@@ -8,12 +8,13 @@
 #   step      measures, and what is usual on an H200 beside 16 cores
 #   tests     the tests that need a GPU: none fails, 120 to 200 s
 #   starts    when a cluster is ready: after 8.6 to 16.7 s with an empty kernel cache, 4.8 to 6.7 with a full one
-#   kills     what killed workers cost: no request fails; a worker is back after 6 to 10 s
+#   kills     what killed workers cost: no request fails; a worker is back after 6 to 10 s. kills_long: where answers
+#             are long; kills_ray: where Ray runs the workers
 #   flip      how soon a flipped worker serves in its other role
 #   engine    when an engine is ready: after 8.3 to 15.1 s cold, 4.1 to 5.4 warm; and its steps: those of decode
 #             within 2 % of the saved ones
 #   all       all of these
-step=${1:?tests, starts, kills, flip, engine or all}
+step=${1:?tests, starts, kills, kills_long, kills_ray, flip, engine or all}
 cd "$(dirname "$0")/.." || exit 2
 out=${2:-benchmarks/results}
 . benchmarks/h200.sh
@@ -25,6 +26,18 @@ points=$points,prefill:16x2048,prefill:32x4096
 few_points=decode:1x128,decode:8x1024,decode:64x1024,prefill:1x512,prefill:1x2048,prefill:1x8192
 few_points=$few_points,prefill:16x2048,prefill:32x4096
 
+prompts="--prompt-tokens 2000 --prompt-tokens 300"
+
+# NAME LAUNCHER OPTION …
+killed() {
+    name=$1 launcher=$2
+    shift 2
+    measure 180 cluster.kills --name "$name" --topology 2p2d --model "$model" --set share_gpus \
+        --set load_format=random --set kv_bytes=8000000000 --set launcher="$launcher" \
+        --in-flight 16 --together "$@"
+}
+
+# shellcheck disable=SC2086  # $prompts are several words
 run_step() {
     case $1 in
     tests) measure 300 gpu_tests ;;
@@ -33,12 +46,9 @@ run_step() {
             --contenders benchmarks/contenders/one_h200.toml --set model="$model" \
             --cold 3 --warm 4 --time-limit-s 85 --log-dir build/starts
         ;;
-    kills)
-        measure 180 cluster.kills --name kills_8b --topology 2p2d --model "$model" \
-            --set share_gpus --set load_format=random --set kv_bytes=8000000000 \
-            --set launcher=process --in-flight 16 --together --prompt-tokens 2000 \
-            --prompt-tokens 300 --output-tokens 200 --kills 5
-        ;;
+    kills) killed kills_8b process $prompts --output-tokens 200 --kills 5 ;;
+    kills_long) killed kills_8b_long process --prompt-tokens 300 --output-tokens 1200 --kills 1 ;;
+    kills_ray) killed kills_8b_ray ray $prompts --output-tokens 200 --kills 1 --requests 16 ;;
     flip)
         measure 115 scaling.flip --name flip_one_h200 --model "$model" --set device=cuda \
             --set share_gpus --set load_format=random --set pages=1500
@@ -51,7 +61,7 @@ run_step() {
             --weights fp8 --kv-dtype fp8
         measure 60 engine.prompts
         ;;
-    all) for each in tests starts kills flip engine; do run_step $each; done ;;
+    all) for each in tests starts kills kills_long flip engine; do run_step $each; done ;;
     *) exit 2 ;;
     esac
 }

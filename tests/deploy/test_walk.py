@@ -31,8 +31,6 @@ from tests.deploy.walk_tables import (
     METRICS,
     ON_LOOPBACK,
     PAGES,
-    PORT,
-    PROCESSES,
     all_methods,
 )
 from tests.deploy.walked import CONSOLE_API, SECRET, cluster
@@ -111,11 +109,9 @@ async def test_on_the_loopback_inner_methods_want_the_secret(tmp_path: Path) -> 
             for (listener, method), code in (
                 await outcomes(served, plain_channel, metadata=metadata)
             ).items():
-                is_inner = listener in ("workers", "worker", "agent", PORT)
+                is_inner = listener in ("workers", "worker", "agent")
                 if method in LISTENERS[listener]:
-                    is_admin = listener == PORT and "AdminService" in method
-                    allowed = PROCESSES if is_admin else ON_LOOPBACK[method]
-                    expected = IN if caller in allowed else "UNAUTHENTICATED"
+                    expected = IN if caller in ON_LOOPBACK[method] else "UNAUTHENTICATED"
                 else:
                     is_known = caller == "secret" or not is_inner
                     expected = "UNIMPLEMENTED" if is_known else "UNAUTHENTICATED"

@@ -49,7 +49,8 @@ class Served:
 
     @property
     def listeners(self) -> dict[str, tuple[str, Role]]:
-        return {
+        """Without TLS there is no port for operators of other machines."""
+        found = {
             "clients": (self.router.endpoint, Role.ROUTER),
             "workers": (self.router.worker_endpoint, Role.ROUTER),
             "operators": (self.router.admin_endpoint, Role.ROUTER),
@@ -59,6 +60,7 @@ class Served:
             "controller": (self.controller, Role.CONTROLLER),
             "keda": (self.keda, Role.CONTROLLER),
         }
+        return {name: its for name, its in found.items() if its[0]}
 
 
 @asynccontextmanager
@@ -72,7 +74,11 @@ async def cluster(
         router_id="router-0",
         model=model,
         settings=RouterSettings(
-            host=host, port=0, http_port=0, admin_port=0, keys=None if keys is None else str(keys)
+            host=host,
+            port=0,
+            http_port=0,
+            admin_port=None if pki is None else 0,
+            keys=None if keys is None else str(keys),
         ),
         secret=SECRET,
         bind_host=host,

@@ -9,6 +9,7 @@ It connects to the unix socket that `twolane up` shows, which only the cluster's
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import selectors
 import socket
@@ -168,15 +169,41 @@ def only_socket(name: str = SOCKET_NAME) -> str:
 def socket_of(endpoint: str, name: str = SOCKET_NAME) -> str | None:
     """The socket of this name, as unix:PATH, of this user's cluster on this machine whose clients
     connect at `endpoint`, a HOST:PORT of the loopback. None if there is none: the launcher of a
-    cluster over agents has its socket in a folder of its own."""
+    cluster over agents has its socket in a folder of its own. Raises `UnavailableError` for
+    localhost if clusters have that port at several of its addresses."""
     if endpoint.startswith(UNIX) or not is_local(host_of(endpoint)):
         return None
     port = endpoint.rpartition(":")[2]
+    found: dict[str, Path] = {}  # by where clients connect
     for path in live_sockets():
-        found = path if name == SOCKET_NAME else path.with_name(name)
-        if found.exists() and _clients_at(path).rpartition(":")[2] == port:
-            return f"{UNIX}{found}"
-    return None
+        its = path if name == SOCKET_NAME else path.with_name(name)
+        if its.exists() and (at := _clients_at(path)).rpartition(":")[2] == port:
+            found[at] = its
+    host = host_of(endpoint)
+    same = [its for at, its in found.items() if _is_same(host_of(at), host)]
+    near = [its for at, its in found.items() if _may_be(host_of(at), host)]
+    if not same and len(near) > 1:
+        raise UnavailableError(f"clusters of yours are at {' and '.join(found)}: name one of these")
+    return next((f"{UNIX}{its}" for its in same + near), None)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return _plain(one) == _plain(other)
+
+
+def _plain(host: str) -> str:
+    """One spelling of an IP address; other names as they are."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
+
+
+def _may_be(announced: str, host: str) -> bool:
+    """Whether a router that announces one host may listen at the other, of the loopback: not where
+    they are two addresses of the loopback."""
+    is_certain = is_local(announced) and "localhost" not in (announced, host)
+    return not is_certain or _is_same(announced, host)
 
 
 def _for_clients(path: Path) -> str:

@@ -48,6 +48,7 @@ from twolane.deploy.spec.settings import (
 )
 from twolane.deploy.spec.specs import ModelSpec, ProcessSpec
 from twolane.engine.config import EngineConfig
+from twolane.errors import UnavailableError
 from twolane.rpc.listen import IN_USE, MAX_PORT, join, try_listen
 from twolane.testing.extras import missing_for_serving
 
@@ -192,7 +193,10 @@ def _is_ours(endpoint: str) -> bool:
     """Whether clients of a cluster of this user on this machine connect there."""
     from twolane.admin import socket_of  # gRPC takes a while to import
 
-    return socket_of(endpoint) is not None
+    try:
+        return socket_of(endpoint) is not None
+    except UnavailableError:  # several are
+        return True
 
 
 def _check_keys(cluster: ClusterSpec) -> None:

@@ -16,7 +16,7 @@ import grpc
 import pytest
 from click.testing import CliRunner, Result
 
-from twolane.admin import AdminClient, live_sockets, only_socket
+from twolane.admin import AdminClient, live_sockets, only_socket, socket_of
 from twolane.cli.app import app
 from twolane.cli.controller import ControllerClient
 from twolane.errors import UnavailableError
@@ -98,9 +98,9 @@ class _Router(admin_pb2_grpc.AdminServiceServicer):
 
 
 @contextmanager
-def _two_clusters(folder: Path) -> Iterator[dict[str, Path]]:
+def _two_clusters(folder: Path, other: str = "127.0.0.1:7300") -> Iterator[dict[str, Path]]:
     """Their folders, by the address of their clients."""
-    found = {"127.0.0.1:7200": folder, "127.0.0.1:7300": folder.with_name("twolane-2-b")}
+    found = {"127.0.0.1:7200": folder, other: folder.with_name("twolane-2-b")}
     servers = []
     for endpoint, each in found.items():
         each.mkdir(exist_ok=True)
@@ -141,6 +141,19 @@ def test_an_operators_command_finds_the_cluster_whose_clients_connect_there(fold
             assert controller.folder == found["127.0.0.1:7300"]
         with AdminClient("localhost:7300") as admin:
             assert admin.endpoint == f"unix:{found['127.0.0.1:7300']}/admin.sock"
+
+
+def test_of_two_clusters_at_one_port_none_is_taken_for_the_other(folder: Path) -> None:
+    with _two_clusters(folder, "[::1]:7200") as found:
+        for endpoint, its in found.items():
+            assert socket_of(endpoint) == f"unix:{its}/admin.sock"
+        assert socket_of("[0:0::1]:7200") == f"unix:{found['[::1]:7200']}/admin.sock"
+        assert socket_of("127.0.0.2:7200") is None
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:7200 and \[::1\]:7200"):
+            socket_of("localhost:7200")
+    with _two_clusters(folder, "10.0.0.1:7200") as found:  # at 0.0.0.0, as it may be here
+        assert socket_of("127.0.0.1:7200") == f"unix:{folder}/admin.sock"
+        assert socket_of("127.0.0.2:7200") == f"unix:{found['10.0.0.1:7200']}/admin.sock"
 
 
 def test_a_launcher_whose_socket_is_elsewhere_is_not_found_by_where_clients_connect(

@@ -40,10 +40,15 @@ class Health:
             self._statuses[service] = status
             self._tell()
 
+    def leave(self) -> None:
+        """No service serves from now on. Watches go on, as clients would ask again at once."""
+        for service in self._statuses:
+            self.set(service, serving=False)
+
     def end(self) -> None:
-        """No service serves from now on: the server is stopping."""
+        """End all watches, just before the server stops listening."""
+        self.leave()
         self._is_ending = True
-        self._statuses = dict.fromkeys(self._statuses, _NOT_SERVING)
         self._tell()
 
     async def check(self, request: Any, context: Context) -> Any:

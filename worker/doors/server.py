@@ -105,6 +105,7 @@ class WorkerServer:
             log.info("worker %s serves on %s", config.worker_id, self._worker.endpoint)
             await self._serve(health, services)
         finally:
+            health.end()
             await server.stop(grace=0.2)
             await endpoint.close()
 
@@ -116,7 +117,7 @@ class WorkerServer:
             announcing = tasks.create_task(announcer.run(), name="announcer")
             self.started.set()
             await self._stop.wait()
-            health.end()
+            health.leave()
             self._worker.drain()
             await self._wait_drained()
             announcing.cancel()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from tests import h2
 from tests.until import until
 from twolane.router.config import ServerConfig
 from twolane.router.testing.served import serve_cluster
-from twolane.rpc.standard_services import Health
+from twolane.rpc.call_gate import CallGate, CallGateConfig, Context
+from twolane.rpc.standard_services import Health, standard_handlers
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -58,6 +62,37 @@ async def test_a_watcher_that_reads_late_hears_the_latest_status_and_keeps_nobod
         health.end()
         late.reads.set()
     assert late.heard == [SERVING, NOT_SERVING]
+
+
+async def test_a_server_that_drains_is_not_asked_again_and_again() -> None:
+    """gRPC's clients begin a watch that has ended at once again, thousands of times a second."""
+    n_watches, health, server = 0, Health(), grpc.aio.server()
+    watch = health.watch
+
+    def count(request: health_pb2.HealthCheckRequest, context: Context) -> Awaitable[None]:
+        nonlocal n_watches
+        n_watches += 1
+        return watch(request, context)
+
+    health.watch = count  # type: ignore[method-assign, assignment]
+    server.add_generic_rpc_handlers(standard_handlers(health, (), CallGate(CallGateConfig())))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    by_health = {
+        "healthCheckConfig": {"serviceName": ""},
+        "loadBalancingConfig": [{"round_robin": {}}],
+    }
+    options = [("grpc.service_config", json.dumps(by_health))]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        async with asyncio.timeout(20):
+            await channel.channel_ready()
+            health.leave()
+            while channel.get_state() is grpc.ChannelConnectivity.READY:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        assert n_watches == 1
+        health.end()
+        await server.stop(None)
 
 
 async def test_a_watch_that_is_not_read_keeps_no_router_from_stopping() -> None:

@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
 from tests.kvtransfer.nixl_marks import over_nixl
+from tests.until import until
 from twolane.decode_worker.role import DecodeRole
 from twolane.engine.fake import FakeEngine, FakeEngineConfig, expected_answer
 from twolane.kvtransfer.testing.memory import MemoryFabric
@@ -44,6 +45,7 @@ InT = TypeVar("InT")
 
 PROMPT = list(range(100))
 PARAMS = SamplingParams(max_tokens=20, seed=5)
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.ServingStatus.values()[1:3]
 KEY = worker_pb2.AttemptKey(submission_id="r", attempt=1)
 
 
@@ -331,7 +333,7 @@ async def test_health_reflection_and_metrics_are_served() -> None:
         await client.hear(FINISHED)
         health: Any = health_pb2_grpc.HealthStub(channel)  # the stub file names no method
         request = health_pb2.HealthCheckRequest(service="twolane.v1.WorkerService")
-        assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+        assert (await health.Check(request)).status == SERVING
 
         reflection = cast(Any, reflection_pb2_grpc.ServerReflectionStub)(channel)
         mirror = reflection.ServerReflectionInfo()
@@ -355,9 +357,7 @@ async def test_worker_announces_itself_and_says_when_it_leaves() -> None:
     port = router.add_insecure_port("127.0.0.1:0")
     await router.start()
     async with running(routers=(f"127.0.0.1:{port}", "127.0.0.1:1")) as (worker, _):
-        async with asyncio.timeout(30.0):
-            while len(membership.heard) < 3:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(membership.heard) >= 3)
         first = membership.heard[0]
         assert first.worker == worker.address
         assert list(first.roles) == BOTH
@@ -369,18 +369,22 @@ async def test_worker_announces_itself_and_says_when_it_leaves() -> None:
 
 async def test_stopping_worker_finishes_its_rows_and_takes_no_new_ones() -> None:
     async with running() as (worker, server), Client(worker) as client:
-        client.assign(BOTH, worker, worker, max_tokens=600)
+        health: Any = health_pb2_grpc.HealthStub(client.channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest())
+        client.assign(BOTH, worker, worker, max_tokens=2000)
         while not client.tokens:
             client.tokens += heard((await client.link.receive()).tokens)
         server.stop()
-        while not worker.load().draining:
-            await asyncio.sleep(0.001)
+        await until(lambda: worker.load().draining)
         late = worker_pb2.AttemptKey(submission_id="late", attempt=1)
         client.assign(BOTH, worker, worker, key=late)
         await client.hear(worker_pb2.RowEvent.KIND_REFUSED)
         assert (client.rows[-1].key, client.rows[-1].reason) == (late, "draining")
+        assert [(await watch.read()).status for _ in "12"] == [SERVING, NOT_SERVING]
+        with pytest.raises(TimeoutError):  # it goes on, or else its client would ask again at once
+            await asyncio.wait_for(watch.read(), 0.1)
         await client.hear(FINISHED)
-        assert len({event.index for event in client.tokens}) == 600
+        assert len({event.index for event in client.tokens}) == 2000
 
 
 async def test_client_that_reads_late_still_gets_the_last_words_of_a_worker_that_left() -> None:
@@ -389,9 +393,7 @@ async def test_client_that_reads_late_still_gets_the_last_words_of_a_worker_that
         while not client.tokens:
             client.tokens += heard((await client.link.receive()).tokens)
         server.stop()
-        async with asyncio.timeout(30.0):
-            while client.channel.get_state() is grpc.ChannelConnectivity.READY:
-                await asyncio.sleep(0.01)
+        await until(lambda: client.channel.get_state() is not grpc.ChannelConnectivity.READY)
         await client.hear(FINISHED)
         assert len({event.index for event in client.tokens}) == 300
         with pytest.raises(LinkBrokenError, match="closed by peer"):

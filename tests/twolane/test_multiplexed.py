@@ -107,6 +107,16 @@ async def test_closing_the_client_cancels_what_runs() -> None:
         assert server.router.status().counters["cancelled"] == 1
 
 
+async def test_closing_the_client_cancels_what_has_just_begun() -> None:
+    async with served() as (client, _, _):
+        running = [client.stream(token_ids=[1], max_tokens=9) for _ in range(2)]
+        await client.close()  # before a task of theirs has run
+        for stream in running:
+            async with asyncio.timeout(60):
+                with pytest.raises(CancelledError):
+                    await anext(stream)
+
+
 async def test_a_large_request_goes_alone() -> None:
     async with served(**QUICK) as (client, _, _):
         with pytest.raises(TwolaneError, match="600000"):

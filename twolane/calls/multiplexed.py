@@ -222,6 +222,11 @@ class _Stream:
         self._is_retired = True
         self._wake.set()
 
+    def cancel_calls(self) -> None:
+        """Cancel the calls of a reader that was cancelled before it had begun: it ends none."""
+        for call in list(self._calls.values()):
+            call.fail(asyncio.CancelledError())
+
     def _message(self, n_bytes: int) -> inference_pb2.MultiplexRequest:
         """The message to which `n_bytes` are to be added: the last unsent one, or a new one if it
         would get too large."""
@@ -349,6 +354,8 @@ class Multiplexer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # the calls raise the errors
+        for stream in self._streams:
+            stream.cancel_calls()
 
 
 def _of_status(raw: bytes) -> grpc.aio.AioRpcError:

@@ -1,5 +1,6 @@
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,32 @@ def test_the_longest_name_counts_and_what_is_unknown_depends_on_the_product() ->
     assert "engine" in depends_on("engine_exact")
     assert "benchmarks/tracing" in depends_on("tracing_cost")
     assert {"router", "engine", "deploy"} <= {*depends_on("of nobody")}
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("goodput_h200", "goodput.measure"),
+        ("starts_one_h200", "cluster.starts"),
+        ("kills_8b", "cluster.kills"),
+        ("first_gap_h200", "gaps.first_gap"),
+        ("gap_trace_h200", "gaps.trace"),
+        ("idle_h200", "cluster.idle"),
+    ],
+)
+def test_a_result_depends_on_the_benchmarks_modules_that_are_imported(
+    name: str, module: str
+) -> None:
+    code = f"import sys, benchmarks.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {its.replace(".", "/") for its in done.stdout.split() if its.count(".") > 1}
+    listed = [its.removeprefix("!").removesuffix(".py") for its in depends_on(name)]
+    missing = [
+        its
+        for its in imported
+        if its.startswith("benchmarks/") and not any(f"{its}/".startswith(f"{p}/") for p in listed)
+    ]
+    assert missing == []
 
 
 def test_every_saved_result_lists_paths_that_are_there() -> None:

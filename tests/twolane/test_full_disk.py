@@ -11,7 +11,9 @@ import pytest
 from tests.twolane.conftest import Door
 
 
-@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["generate", "a b"]])
+@pytest.mark.parametrize(
+    "command", [["status"], ["status", "--json"], ["generate", "a b"], ["--help"]]
+)
 def test_a_full_disk_below_the_output_is_told_in_one_line(door: Door, command: list[str]) -> None:
     environment = {**os.environ, "TWOLANE_ENDPOINT": door.endpoint}
     with open("/dev/full", "w") as full:

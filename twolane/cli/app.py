@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -80,6 +81,12 @@ _DISK_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 class App(click.Group):
     """Turns a `TwolaneError` into a line on standard error and an exit code."""
 
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **more)
+        except OSError as error:  # of --help and --version, which are printed here
+            _tell_of_the_disk(error)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -102,12 +109,17 @@ class App(click.Group):
             _complain(f"{error.filename}: {error.strerror}")
             ctx.exit(2)
         except OSError as error:
-            if error.errno not in _DISK_TAKES_NOTHING:
-                raise
-            what = error.filename or "the output"
-            _complain(f"cannot write {what}: {error.strerror}")
-            _drop_output()
-            ctx.exit(1)
+            _tell_of_the_disk(error)
+
+
+def _tell_of_the_disk(error: OSError) -> NoReturn:
+    """Say that the disk takes nothing, and exit. Raises any other error."""
+    if error.errno not in _DISK_TAKES_NOTHING:
+        raise error
+    what = error.filename or "the output"
+    _complain(f"cannot write {what}: {error.strerror}")
+    _drop_output()
+    sys.exit(1)
 
 
 def _drop_output() -> None:

@@ -261,7 +261,7 @@ def _pools(facts: Facts) -> Iterator[admin_pb2.Finding]:
             start = f", {pool.starting} starting" if pool.starting else ""
             yield _finding(
                 WARNING, pool.pool, f"{pool.alive} of {pool.workers} workers are alive{start}",
-                "`twolane events --since 10m` says what became of the others",
+                "`twolane events --since 10m` says whether the others start, or have died",
             )  # fmt: skip
 
 

@@ -215,7 +215,13 @@ PLANTED: list[tuple[Callable[[Facts], None], Found]] = [
     (two_models, Found("roles", FAULT, "models", "nobody is served", "one topology")),
     (
         short_pool,
-        Found("pools", WARNING, "decode", "1 of 3 workers are alive, 1 starting", "events"),
+        Found(
+            "pools",
+            WARNING,
+            "decode",
+            "1 of 3 workers are alive, 1 starting",
+            "whether the others start",
+        ),
     ),
     (stuck, Found("workers", FAULT, "decode-0", "for 30 s", "twolane fence decode-0")),
     (quarantine, Found("workers", WARNING, "decode-0", "7 pages wait", "twolane events")),

@@ -260,6 +260,14 @@ async def test_closing_the_client_ends_its_short_calls_with_an_error_and_cancels
                 await task
 
 
+async def test_a_cancelled_task_ends_as_such_in_a_short_call() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with AsyncClient(f"127.0.0.1:{silent.getsockname()[1]}") as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.models()
+
+
 async def test_closing_the_client_ends_a_search_for_a_router() -> None:
     unused = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     ports = [each.getsockname()[1] for each in unused]

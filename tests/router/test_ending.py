@@ -59,3 +59,16 @@ def test_answer_whose_rows_are_found_too_late_is_not_resumed(
             await resuming
 
     play(script)
+
+
+def test_request_that_waits_for_a_worker_is_refused_at_once() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        asking = asyncio.create_task(ask(router, message([1, 2], max_tokens=4)))
+        await asyncio.sleep(SLOW_S)
+        router.end_answers()
+        async with asyncio.timeout(SLOW_S):
+            error = (await asking).error
+        assert isinstance(error, UnavailableError)
+        assert error.message == "the router is stopping"
+
+    play(script, ())

@@ -80,7 +80,7 @@ def make_app(
         for known in shown:
             if known.name == name:
                 return JSONResponse(_model(known, started), headers=call_id_header(request))
-        known_names = ", ".join(sorted(each.name for each in shown))
+        known_names = ", ".join(sorted(each.name for each in shown)) or "none"
         raise UnknownModelError(f"no worker serves {name!r}; known: {known_names}")
 
     async def health(request: Request) -> Response:

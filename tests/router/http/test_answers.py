@@ -208,6 +208,9 @@ async def test_an_unknown_model_is_told_with_those_that_are_known() -> None:
         (known,) = (await client.get("/v1/models")).json()["data"]
         error = (await client.get("/v1/models/nope")).json()["error"]
         assert error["message"] == f"no worker serves 'nope'; known: {known['id']}"
+    async with http_cluster("p0") as (client, _, _):  # without a worker that decodes
+        error = (await client.get("/v1/models/nope")).json()["error"]
+        assert error["message"] == "no worker serves 'nope'; known: none"
 
 
 async def test_who_misses_a_path_is_told_those_that_there_are() -> None:

@@ -28,7 +28,14 @@ from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.errors import NotProvenError, StartError, first_error
 from twolane.deploy.launch.host_process import HostProcess
 from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLauncher
-from twolane.deploy.process.evidence import Evidence, boot_id, pid_namespace, read_evidence
+from twolane.deploy.process.evidence import (
+    Evidence,
+    boot_id,
+    evidence_files,
+    file_name,
+    pid_namespace,
+    read_evidence,
+)
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.process.orphan import HEARTBEAT
 from twolane.deploy.process.parent_death import end_group
@@ -154,12 +161,11 @@ class Agent:
         if self._is_ending():  # guard: up in a stop
             await self._launcher.fence(handle)
             raise StartError(f"{spec.name}: its agent is ending")
-        evidence = next(
-            each
-            for each in read_evidence(self.config.state_dir)
-            if (each.name, each.epoch, each.pid) == (handle.name, handle.epoch, handle.pid)
-        )
-        return self._watch(evidence, handle)
+        for evidence in read_evidence(self.config.state_dir):
+            if evidence.is_of(*handle.key):
+                return self._watch(evidence, handle)
+        await self._launcher.fence(handle)
+        raise StartError(f"{spec.name} was killed: its evidence cannot be read")
 
     async def stop(self, term: Term, name: str, pid: int, grace_s: float) -> None:
         """Send SIGTERM to the process, and kill it after `grace_s`. Returns when it has ended."""
@@ -184,11 +190,11 @@ class Agent:
             if spec.epoch == epoch != 0 and not await self._end_start(starting):
                 return Ended(spec.name, epoch, 0, "was starting", CLASS_A)
         for live in list(self._live.values()):
-            if _is(live.evidence, name, epoch, pid):
+            if live.evidence.is_of(name, epoch, pid):
                 await self._launcher.fence(live.handle)
                 await self._until_ended(live)
         for evidence in read_evidence(self.config.state_dir):
-            if _is(evidence, name, epoch, pid):
+            if evidence.is_of(name, epoch, pid):
                 await self._end(evidence)
         ended = self._ended.find(name, epoch, pid)
         if ended is not None:
@@ -200,6 +206,9 @@ class Agent:
                     f"{name} ran in another pod of the name {self.config.host_name}"
                 )
             return Ended(name, epoch, pid, "its host has booted since", CLASS_B)
+        unread = self.config.state_dir / file_name(name, epoch, pid)
+        if unread.exists():  # guard: unread evidence
+            raise NotProvenError(f"{unread} cannot be read, so {name} may still run")
         raise NeverHereError(f"{self.config.host_name} never started epoch {epoch:016x} of {name}")
 
     async def stop_all(self, grace_s: float) -> None:
@@ -229,6 +238,8 @@ class Agent:
                 await self.fence(None, evidence.name, epoch=evidence.epoch, pid=evidence.pid)
             except NotProvenError as error:
                 unproven.append(str(error))
+        if not unproven and (left := evidence_files(self.config.state_dir)):
+            unproven = [f"{path} cannot be read: its process may still run" for path in left]
         if unproven:
             raise NotProvenError("; ".join(unproven))
 
@@ -361,13 +372,11 @@ class Agent:
             await self._changed.wait()
 
     def _note_end(self, evidence: Evidence, how: str, proof_class: str) -> None:
-        ended = Ended(
-            evidence.name, evidence.epoch, evidence.pid, how, proof_class, evidence.routers
-        )
-        self._ended.add(ended)
+        its = Ended(evidence.name, evidence.epoch, evidence.pid, how, proof_class, evidence.routers)
+        self._ended.add(its)
         (self.config.state_dir / evidence.file_name).unlink(missing_ok=True)
-        log.info("%s (epoch %016x) %s: proof of class %s", *_words(ended))
-        self._tell(ended)
+        log.info("%s (epoch %016x) %s: proof of class %s", its.name, its.epoch, how, proof_class)
+        self._tell(its)
         self._note_change()
 
     def _tell(self, ended: Ended) -> None:
@@ -387,14 +396,3 @@ def _ticks_of(pid: int) -> int | None:
         return start_ticks(pid)
     except ProcessLookupError:
         return None
-
-
-def _is(evidence: Evidence, name: str, epoch: int, pid: int) -> bool:
-    """Whether `evidence` is of this process: a worker has an epoch, a router a name and a pid."""
-    if epoch:
-        return evidence.epoch == epoch
-    return (evidence.name, evidence.epoch, evidence.pid) == (name, 0, pid)
-
-
-def _words(ended: Ended) -> tuple[str, int, str, str]:
-    return ended.name, ended.epoch, ended.how, ended.proof_class

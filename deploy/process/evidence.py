@@ -73,20 +73,39 @@ class Evidence:
 
     @property
     def file_name(self) -> str:
-        return f"{self.epoch:016x}.json" if self.epoch else f"{self.name}-{self.pid}.json"
+        return file_name(self.name, self.epoch, self.pid)
+
+    def is_of(self, name: str, epoch: int, pid: int) -> bool:
+        """Whether it is of this process: a worker has an epoch, a router a name and a pid."""
+        if epoch:
+            return self.epoch == epoch
+        return (self.name, self.epoch, self.pid) == (name, 0, pid)
 
     def write(self, state_dir: Path) -> None:
         """It is on disk on return. Raises OSError."""
         write_json(state_dir / self.file_name, asdict(self))
 
 
+def file_name(name: str, epoch: int, pid: int) -> str:
+    """Of a process' evidence."""
+    return f"{epoch:016x}.json" if epoch else f"{name}-{pid}.json"
+
+
+def evidence_files(state_dir: Path) -> list[Path]:
+    """All that is there, readable or not. Raises OSError if that cannot be known."""
+    if not state_dir.is_dir():
+        return []
+    return sorted(path for path in state_dir.iterdir() if path.suffix == ".json")
+
+
 def read_evidence(state_dir: Path) -> Iterator[Evidence]:
-    """All that is there. A file that is none is logged and left out."""
-    for path in sorted(state_dir.glob("*.json")):
+    """All that can be read. A file that cannot, or is none, is logged and left out, so that nothing
+    is proven by what is missing here: its file must be missing, too. Raises OSError."""
+    for path in evidence_files(state_dir):
         try:
             yield from_json(Evidence, path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            log.error("%s is no evidence of a process: %s", path, error)
+            log.error("%s cannot be read as evidence of a process: %s", path, error)
 
 
 def write_json(path: Path, value: object) -> None:

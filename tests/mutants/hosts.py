@@ -10,6 +10,7 @@ _EXECUTOR = "tests/deploy/kubernetes/test_executor.py::"
 _KEDA = "tests/deploy/kubernetes/test_keda.py::"
 _LEASE = "tests/deploy/kubernetes/test_lease.py::"
 _LAUNCHER = "tests/deploy/agent/test_agent_launcher.py::"
+_UNREAD = "tests/deploy/agent/test_unread_evidence.py::"
 
 HOSTS = (
     Mutant(
@@ -46,6 +47,13 @@ HOSTS = (
         "if self.config.host_uid:",
         "if False:",
         (_ANEW + "test_a_pod_proves_nothing_of_an_earlier_one_of_its_name",),
+    ),
+    Mutant(
+        "unread evidence",
+        "deploy/agent/agent.py",
+        "if unread.exists():",
+        "if False:",
+        (_UNREAD + "test_a_process_whose_evidence_cannot_be_read_is_never_called_absent",),
     ),
     Mutant(
         "own PID namespace",

@@ -1,0 +1,73 @@
+"""A process whose evidence cannot be read may run: nothing about its end is said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.agent.test_agent import RESULT, agent, client, nobody_left, spec
+from tests.processes import is_alive
+from twolane.deploy.errors import NotProvenError
+from twolane.deploy.process.evidence import read_evidence
+
+__all__ = ["nobody_left"]
+
+
+@pytest.fixture
+async def hidden(tmp_path: Path) -> AsyncIterator[Path]:
+    """Hides the evidence of a process for the time of a test, and puts it back for its cleanup."""
+    async with agent(tmp_path) as server, client(server) as ours:
+        await ours.start(spec())
+    (evidence,) = read_evidence(tmp_path / "state")
+    path = tmp_path / "state" / evidence.file_name
+    text = path.read_text()
+    yield path
+    if path.is_dir():
+        path.rmdir()
+    path.write_text(text)
+
+
+def _unreadable(path: Path) -> None:
+    """As with a disk that fails, or without a free descriptor: opening it is an error."""
+    path.unlink()
+    path.mkdir()
+
+
+def _garbled(path: Path) -> None:
+    """As of another version."""
+    path.write_text("{}")
+
+
+@pytest.mark.parametrize("hide", [_unreadable, _garbled])
+async def test_a_process_whose_evidence_cannot_be_read_is_never_called_absent(
+    tmp_path: Path, hidden: Path, hide: Callable[[Path], None]
+) -> None:
+    (evidence,) = read_evidence(tmp_path / "state")
+    hide(hidden)
+    async with agent(tmp_path) as server, client(server) as ours:
+        answer = await ours.fence("w", epoch=evidence.epoch)
+        assert answer.result == RESULT.RESULT_NOT_PROVEN
+        assert hidden.name in answer.why
+        booted = await ours.fence("w", epoch=evidence.epoch, boot_id="another boot")
+        assert booted.proof_class == "B"
+        with pytest.raises(NotProvenError, match=hidden.name):
+            await server.agent.end_all()
+        with pytest.raises(NotProvenError, match=hidden.name):
+            await server.agent.stop_all(1.0)
+        assert not server.agent.is_over
+        other = await ours.fence("w", epoch=evidence.epoch + 1)
+        assert other.result == RESULT.RESULT_NEVER_HERE
+    assert is_alive(evidence.pid)
+
+
+async def test_a_start_whose_evidence_cannot_be_read_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent(tmp_path) as server, client(server) as ours:
+        monkeypatch.setattr("twolane.deploy.agent.agent.read_evidence", lambda folder: iter(()))
+        answer = await ours.start(spec())
+        assert answer.error == "w was killed: its evidence cannot be read"
+        (evidence,) = read_evidence(tmp_path / "state")
+        assert not is_alive(evidence.pid)

@@ -10,10 +10,11 @@ Only `submit`, `tick` and `settle` give work to workers: after other calls the c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
 
-from twolane.errors import TakenOverError, TwolaneError
+from twolane.errors import InvalidParameterError, TakenOverError, TwolaneError
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.admission import Admission
@@ -26,6 +27,7 @@ from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.placing import Placing
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.dispatch.request_clock import RequestClock
+from twolane.router.members.load_check import check_load
 from twolane.router.members.member import Member
 from twolane.router.members.membership import Membership
 from twolane.router.members.own_pause import excuse_silence
@@ -36,9 +38,12 @@ from twolane.router.store import Store
 from twolane.router.tenants.accounts import no_limits
 from twolane.router.text.detokenizer import Detokenizer
 from twolane.rpc.columns import tokens_of
+from twolane.rpc.log_rate import LogRate
 from twolane.rpc.params import params_to_proto
 from twolane.security.keys import TenantLimits
 from twolane.v1 import cluster_pb2, drain_pb2, inference_pb2, worker_pb2
+
+log = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -64,6 +69,7 @@ class Dispatcher:
         )
         self._adopting = Adopting(self.board, self._endings, self._recovery)
         self._heartbeat_due = 0.0
+        self._log_rate = LogRate()
         self.board.store.listen(self._placing.note_prefix)
 
     def configure(self, config: RouterConfig) -> None:
@@ -240,15 +246,32 @@ class Dispatcher:
         if member is None:
             self.board.drop("unknown_worker")
             return
-        self.members.heard(epoch, message.load if message.HasField("load") else None, now)
+        load = self._load_of(member, message, now)
+        self.members.heard(epoch, load, now)
         guard, events = self._guard, self._events
         for columns in message.tokens:
             self._tokens(epoch, columns, now)
         for row in message.rows:
             guard.run("told", row.key.submission_id, now, events.row, epoch, row, now)
         member.heard = message.number or member.heard
-        if message.HasField("load") and message.load.HasField("drain"):
+        if load is not None and load.HasField("drain"):
             self._follow_drain(member, now)
+
+    def _load_of(
+        self, member: Member, message: worker_pb2.SessionResponse, now: float
+    ) -> worker_pb2.LoadReport | None:
+        """The report in the message. One that cannot be computed with is refused, counted and
+        logged: the last good one holds, and the worker's rows go on."""
+        if not message.HasField("load"):
+            return None
+        try:
+            check_load(message.load)
+        except InvalidParameterError as error:
+            self.board.drop("malformed_load")
+            if n := self._log_rate.take(member.worker_id, now):
+                log.error("%d load reports of %s are refused: %s", n, member.worker_id, error)
+            return None
+        return message.load
 
     def _follow_drain(self, member: Member, now: float) -> None:
         """Follow a worker's drain, whose ticket waits for our confirmations."""

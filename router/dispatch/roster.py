@@ -26,6 +26,8 @@ from twolane.router.members.worker_kind import KindKey, WorkerKind
 from twolane.router.members.worker_view import Need, WorkerView
 from twolane.v1 import cluster_pb2, worker_pb2
 
+_LEAST_TOKEN_S = 1e-9  # of a prompt: less is no pace, and cannot be divided by
+
 
 class _Facts(NamedTuple):
     """A worker's facts, valid until its announce changes or it needs a fence."""
@@ -238,7 +240,8 @@ class Roster:
 
     def _note_pace(self, kind: KindKey, load: worker_pb2.LoadReport) -> None:
         if self.config.beside_rows_s is not None and load.done.prefill_tokens and not kind.decodes:
-            self._token_s[kind.fingerprint] = load.done.prefill_s / load.done.prefill_tokens
+            token_s = load.done.prefill_s / load.done.prefill_tokens
+            self._token_s[kind.fingerprint] = max(token_s, _LEAST_TOKEN_S)
 
     def _beside_tokens(self, kind: KindKey, rows: int) -> int | None:
         """How many tokens of prompts cost `rows` rows together as much time as the config allows;

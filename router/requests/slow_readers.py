@@ -83,5 +83,9 @@ def _reason(waited_s: float, n_bytes: int) -> CancelledError:
     return CancelledError(
         f"the client has read nothing for {waited_s:.1f} s, and about {n_bytes} bytes of its "
         "answer wait; read faster, or ask for less",
-        metadata={"waited_s": f"{waited_s:.1f}", "unread_bytes": str(n_bytes)},
+        metadata={
+            "reason": "unread",
+            "waited_s": f"{waited_s:.1f}",
+            "unread_bytes": str(n_bytes),
+        },
     )

@@ -135,6 +135,17 @@ def test_others_are_answered_meanwhile_and_nothing_is_left_of_readers_that_leave
     play(script, config=config(unread_s=2.0))
 
 
+def test_an_answer_that_was_cut_is_shown_with_the_reason() -> None:
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        async with aclosing(router.generate(LONG)) as answer:
+            await anext(answer)
+            await asyncio.sleep(5.2)
+            (cut,) = router._dispatcher.board.ended
+            assert (cut.state, cut.finish, cut.detail) == ("cancelled", "cancelled", "unread")
+
+    play(script, config=config(unread_s=5.0))
+
+
 async def read_on(call: Any) -> None:
     async with asyncio.timeout(30.0):
         while await call.read() is not grpc.aio.EOF:

@@ -13,7 +13,8 @@ Use these in place of a generated `add_…Servicer_to_server`:
     server.add_generic_rpc_handlers((handler,))
 
 A handler is called with the message and the context (`streams`: with the context only, around which
-it makes a `GrpcLink`). A `TwolaneError` that it raises becomes the call's status.
+it makes a `GrpcLink`). A `TwolaneError` that it raises becomes the call's status, any other
+exception an `InternalError` by the listener's `twolane.security.gate.Gate`.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def unary_stream(
             if not is_counted:
                 gate.refused[error.reason.lower()] += 1
             await rpc_errors.end_call(context, error)
-        except grpc.aio.InternalError as lost:  # a write to a client that has disconnected
-            raise asyncio.CancelledError from lost
+        except grpc.aio.InternalError as error:
+            raise _if_lost(error) from error
 
     return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
 
@@ -100,8 +101,8 @@ def streams(request_type: type[Message], handler: StreamsHandler) -> Handler:
             await handler(context)
         except TwolaneError as error:
             await rpc_errors.end_call(context, error)
-        except grpc.aio.InternalError as lost:  # a write to a client that has disconnected
-            raise asyncio.CancelledError from lost
+        except grpc.aio.InternalError as error:
+            raise _if_lost(error) from error
 
     return grpc.stream_stream_rpc_method_handler(
         handle,
@@ -119,6 +120,12 @@ def parse(request_type: type[RequestT], raw: bytes) -> RequestT:
             f"these {len(raw)} bytes are not a {request_type.DESCRIPTOR.full_name}: {error}",
             metadata={"type": request_type.DESCRIPTOR.full_name, "value": str(len(raw))},
         ) from error
+
+
+def _if_lost(error: grpc.aio.InternalError) -> BaseException:
+    """A cancelled call if `error` is of a write to a client that has disconnected. A write during
+    another one is a bug of ours: gRPC has cancelled nothing, and its client waits for an end."""
+    return error if "TOO_MANY_OPERATIONS" in str(error) else asyncio.CancelledError()
 
 
 def _serialize(message: Message) -> bytes:

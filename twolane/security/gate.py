@@ -22,7 +22,12 @@ from typing import Any
 
 import grpc
 
-from twolane.errors import PermissionDeniedError, TwolaneError, UnauthenticatedError
+from twolane.errors import (
+    InternalError,
+    PermissionDeniedError,
+    TwolaneError,
+    UnauthenticatedError,
+)
 from twolane.rpc import errors as rpc_errors
 from twolane.rpc.log_rate import LogRate
 from twolane.rpc.secret import METADATA_KEY, MIN_SECRET_CHARS
@@ -42,7 +47,8 @@ KeyCheck = Callable[[str], Identity]  # an API key's caller; raises Unauthentica
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Authenticates the callers of one listener and refuses what `GRPC_ROLES` does not allow.
+    """Authenticates the callers of one listener and refuses what `GRPC_ROLES` does not allow. An
+    exception that a handler does not expect becomes an `InternalError` of that call alone.
 
     A caller is identified by its certificate; else by its API key, if there are `keys`; else it is
     `Role.LOCAL` if it presents the cluster's `secret`; else it is `anonymous`. The last two are
@@ -185,10 +191,27 @@ class Gate(grpc.aio.ServerInterceptor):
                 self._log(method, context.peer(), error)
                 await rpc_errors.end_call(context, error)
             else:
-                await serve(requests, context)
+                try:
+                    await serve(requests, context)
+                except grpc.aio.AbortError:  # the handler has answered
+                    raise
+                except Exception as error:  # noqa: BLE001 - any error ends only this call
+                    await rpc_errors.end_call(context, self._fault(method, error))
 
         return grpc.stream_stream_rpc_method_handler(
             guarded, handler.request_deserializer, handler.response_serializer
+        )
+
+    def _fault(self, method: str, error: Exception) -> InternalError:
+        """What the caller is told of an exception that no handler expects. It has the system's own
+        words, or the kind of the exception: its text may quote another caller. The log has all."""
+        log.error("%s could not answer %s", self.listener, method, exc_info=error)
+        name = method.rpartition("/")[2]
+        why = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+        return InternalError(
+            f"{self.listener} could not answer {name} ({why}); the log of its process has the "
+            "traceback",
+            metadata={"method": name, "listener": self.listener},
         )
 
     def _wanted(self) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
 
+from twolane.errors import InternalError
+from twolane.rpc.errors import from_rpc_error
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.log_rate import LogRate
@@ -125,3 +129,73 @@ def test_of_alike_records_one_in_ten_seconds_is_written_and_tells_of_the_others(
     for kind in range(5_000):
         assert rate.take(kind, 20.0) == 1
     assert len(rate._due) <= 1_000
+
+
+@pytest.fixture
+async def faulty() -> AsyncIterator[Any]:
+    """A channel to a server whose handlers have bugs."""
+
+    async def no_descriptor(request: Any, context: Any) -> worker_pb2.InspectResponse:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/a/secret/path")
+
+    async def writes_twice_at_once(context: Any) -> None:
+        large = worker_pb2.SessionResponse(rows=[worker_pb2.RowEvent(message="x" * 1_000_000)])
+        await context.write(large)
+        await asyncio.gather(*(context.write(large) for _ in range(40)))  # before any is read
+
+    async def aborts(request: Any, context: Any) -> worker_pb2.InspectResponse:
+        await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")
+        raise AssertionError("abort raises")
+
+    server = grpc.aio.server(interceptors=[Gate("the port", is_private=True, secret=SECRET)])
+    methods: dict[str, Any] = {
+        "Inspect": unary(worker_pb2.InspectRequest, no_descriptor),
+        "Session": streams(worker_pb2.SessionRequest, writes_twice_at_once),
+        "AnswerAlone": unary(worker_pb2.InspectRequest, aborts),
+    }
+    handler = grpc.method_handlers_generic_handler(SERVICE, methods)
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    unbounded = [("grpc.max_receive_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=unbounded) as channel:
+        yield channel
+    await server.stop(None)
+
+
+async def test_an_unexpected_exception_is_an_internal_error_that_says_where_its_traceback_is(
+    faulty: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await faulty.unary_unary(f"/{SERVICE}/Inspect")(b"", metadata=shown(SECRET))
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    error = from_rpc_error(caught.value)
+    assert isinstance(error, InternalError)
+    assert error.message == (
+        "the port could not answer Inspect (Too many open files); the log of its process has the "
+        "traceback"
+    )
+    assert error.metadata == {"method": "Inspect", "listener": "the port"}
+    assert "Traceback" in caplog.text
+    assert "/a/secret/path" in caplog.text
+
+
+async def test_two_writes_at_once_end_the_call_with_an_error_and_not_its_clients_wait(
+    faulty: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = faulty.stream_stream(f"/{SERVICE}/Session")(metadata=shown(SECRET), timeout=30.0)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in stream:
+            pass
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert "the port could not answer Session (ExecuteBatchError)" in str(caught.value.details())
+    assert "TOO_MANY_OPERATIONS" in caplog.text
+
+
+async def test_what_a_handler_answers_itself_is_no_fault(
+    faulty: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await faulty.unary_unary(f"/{SERVICE}/AnswerAlone")(b"", metadata=shown(SECRET))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert not caplog.text

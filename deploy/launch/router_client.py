@@ -123,7 +123,9 @@ class RouterClient:
             # The next channel reads our certificate again, which may have been renewed.
             failed = self._worker_door
             self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
-            await failed.close()
+            await failed.close(
+                self._timeout_s
+            )  # other calls may still use it: all end in that time
             return None
         self._note(None)
         return answer

@@ -29,6 +29,7 @@ class Router(cluster_pb2_grpc.MembershipServiceServicer):
         self.is_called, self.may_end = asyncio.Event(), asyncio.Event()
         self.may_end.set()
         self.fails = False
+        self.peer = Peer()
 
     async def Supervise(
         self, request: cluster_pb2.SuperviseRequest, context: Context
@@ -45,10 +46,25 @@ class Router(cluster_pb2_grpc.MembershipServiceServicer):
         )
 
 
+class Peer(cluster_pb2_grpc.PeerServiceServicer):
+    """The same router, as others ask it for a drain. It answers when `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.is_called, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def DrainWorker(
+        self, request: cluster_pb2.DrainWorkerRequest, context: Context
+    ) -> cluster_pb2.DrainWorkerResponse:
+        self.is_called.set()
+        await self.may_end.wait()
+        return cluster_pb2.DrainWorkerResponse()
+
+
 @asynccontextmanager
 async def called() -> AsyncIterator[tuple[Router, RouterClient]]:
     router, server = Router(), grpc.aio.server()
     cluster_pb2_grpc.add_MembershipServiceServicer_to_server(router, server)
+    cluster_pb2_grpc.add_PeerServiceServicer_to_server(router.peer, server)
     endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     handle = Handle("router-0", 0, endpoint, "", 1, worker_endpoint=endpoint)
@@ -126,3 +142,18 @@ async def test_only_a_router_that_lets_the_time_pass_is_silent() -> None:
         client._timeout_s = 0.05
         await client.supervise(REPORT)
         assert client.is_silent
+
+
+async def test_a_drain_is_answered_though_another_call_fails_meanwhile() -> None:
+    async with called() as (router, client):
+        draining = asyncio.create_task(client.drain(cluster_pb2.DrainWorkerRequest()))
+        await router.peer.is_called.wait()
+        router.fails = True
+        failing = asyncio.create_task(new_acts(client))
+        await asyncio.wait([failing], timeout=1.0)
+        assert not draining.done()
+        router.peer.may_end.set()
+        assert await draining == ""
+        assert await failing is None
+        router.fails = False
+        assert await new_acts(client) == [ACT]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
+
+import grpc
 
 from twolane.deploy.agent.config import START_S
 from twolane.deploy.agent.term import Term
@@ -13,7 +16,10 @@ from twolane.deploy.spec.spec_json import to_json
 from twolane.deploy.spec.specs import ProcessSpec, RouterSpec
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import acts_pb2, agent_pb2, agent_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 _CALL_S = 5.0
 # Of a revision's files: the agent ends it sooner (`twolane.deploy.spec.revision`), and the operator
@@ -27,9 +33,15 @@ class AgentClient:
     there is no answer, FAILED_PRECONDITION if the agent has seen a higher term."""
 
     def __init__(self, endpoint: str, credentials: Credentials, term: Term) -> None:
-        """Raises `TlsFilesError`."""
+        """Raises AioRpcError INTERNAL if our files of TLS cannot be read now: that is no silence of
+        the agent."""
         self.endpoint = endpoint
-        self._channel = credentials.channel(endpoint, Role.AGENT)
+        try:
+            self._channel = credentials.channel(endpoint, Role.AGENT)
+        except TlsFilesError as error:  # they are being replaced, or no descriptor is free
+            log.error("%s: %s", endpoint, error)
+            code, none = grpc.StatusCode.INTERNAL, grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(code, none, none, str(error)) from error
         self._stub = agent_pb2_grpc.AgentServiceStub(self._channel)
         self._metadata = credentials.metadata(endpoint)
         self._controller = agent_pb2.Controller(term=term.number, id=term.controller)

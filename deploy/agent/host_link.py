@@ -28,7 +28,6 @@ from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.rpc.listen import host_of
 from twolane.security.credentials import Credentials, Protection
-from twolane.security.tls import TlsFilesError
 from twolane.v1 import agent_pb2
 
 log = logging.getLogger(__name__)
@@ -167,8 +166,6 @@ class HostLink:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self.depose(error)
-        except TlsFilesError as error:  # they are being replaced
-            log.error("%s: %s", self.host.name, error)
 
     def moved(self, host: HostSpec) -> None:
         """The host's addresses are these from now on; empty ones: it is gone."""

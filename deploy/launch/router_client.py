@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from twolane.deploy.process.handshake import Handle
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import acts_pb2, cluster_pb2, cluster_pb2_grpc, worker_pb2
 
 AnswerT = TypeVar("AnswerT")
@@ -120,15 +121,22 @@ class RouterClient:
             answer = await call
         except grpc.aio.AioRpcError as error:
             self._note(error)
-            # The next channel reads our certificate again, which may have been renewed.
-            failed = self._worker_door
-            self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
-            await failed.close(
-                self._timeout_s
-            )  # other calls may still use it: all end in that time
+            await self._renew()
             return None
         self._note(None)
         return answer
+
+    async def _renew(self) -> None:
+        """The next channel reads our certificate again, which may have been renewed. If it cannot
+        be read now, the present one stays. Other calls may still use that: they end in their
+        time."""
+        failed = self._worker_door
+        try:
+            self._worker_door = self._credentials.channel(self._worker_endpoint, Role.ROUTER)
+        except TlsFilesError as error:
+            log.error("%s: %s", self.name, error)
+            return
+        await failed.close(self._timeout_s)
 
     def _note(self, error: grpc.aio.AioRpcError | None) -> None:
         """Log the first call that fails, and the next one that is answered. Any status is "not

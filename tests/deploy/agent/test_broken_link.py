@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import grpc
 import pytest
 
-from tests.deploy.agent.test_agent_launcher import CREDENTIALS, QUICK, Hosts, hosts
+from tests.deploy.agent.test_agent_launcher import CREDENTIALS, QUICK, Hosts, hosts, spec
 from tests.deploy.clusters import cluster_with, model_with
+from tests.processes import is_alive
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.supervision import supervisor_over
+from twolane.deploy.errors import NotProvenError
+from twolane.security.credentials import Credentials
+from twolane.security.identity import Role
 from twolane.security.tls import TlsFilesError
 
 __all__ = ["hosts"]
@@ -40,25 +45,48 @@ async def test_a_bug_ends_the_watch_of_a_host(hosts: Hosts) -> None:
             await launcher.close()
 
 
-async def test_files_of_tls_that_cannot_be_read_now_are_read_again(hosts: Hosts) -> None:
+async def test_files_of_tls_that_cannot_be_read_now_are_read_again(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launcher = await connected(hosts)
     link = launcher._links["a"]
-    client, n_fails = link.client, 2
+    channel, n_fails = Credentials.channel, 2
 
-    def fails_at_first() -> object:
+    def fails_at_first(self: Credentials, endpoint: str, role: Role) -> grpc.aio.Channel:
         nonlocal n_fails
         if n_fails:
             n_fails -= 1
             raise TlsFilesError("tls_cert: x cannot be read")
-        return client()
+        return channel(self, endpoint, role)
 
-    link.client = fails_at_first  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(Credentials, "channel", fails_at_first)
     assert link._watching is not None
     link._watching.cancel()
     async with asyncio.timeout(60):
         while n_fails:
             await asyncio.sleep(0.01)
         await link.changed.wait()
+    await launcher.close()
+
+
+async def test_without_files_of_tls_a_host_is_asked_nothing_and_nothing_is_proven(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(self: Credentials, endpoint: str, role: Role) -> grpc.aio.Channel:
+        raise TlsFilesError("tls_cert: x cannot be read")
+
+    launcher = await connected(hosts)
+    handle = await launcher.start(spec("a"))
+    with monkeypatch.context() as without:
+        without.setattr(Credentials, "channel", unread)
+        with pytest.raises(NotProvenError, match="a: tls_cert: x cannot be read"):
+            await launcher.fence(handle)
+        with pytest.raises(NotProvenError, match="tls_cert: x cannot be read"):
+            await launcher.say_off("a")
+        await launcher.prove(handle.epoch)
+    assert is_alive(handle.pid)
+    await launcher.fence(handle)
+    assert not is_alive(handle.pid)
     await launcher.close()
 
 

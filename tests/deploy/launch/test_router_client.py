@@ -13,6 +13,7 @@ import pytest
 from twolane.deploy.launch.router_client import RouterClient
 from twolane.deploy.process.handshake import Handle
 from twolane.security.credentials import Credentials
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import acts_pb2, cluster_pb2, cluster_pb2_grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -155,5 +156,20 @@ async def test_a_drain_is_answered_though_another_call_fails_meanwhile() -> None
         router.peer.may_end.set()
         assert await draining == ""
         assert await failing is None
+        router.fails = False
+        assert await new_acts(client) == [ACT]
+
+
+async def test_files_of_tls_that_cannot_be_read_now_end_no_supervisor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unread(*args: object) -> None:
+        raise TlsFilesError("tls_cert: x cannot be read")
+
+    async with called() as (router, client):
+        router.fails = True
+        with monkeypatch.context() as without:
+            without.setattr(Credentials, "channel", unread)
+            assert await new_acts(client) is None
         router.fails = False
         assert await new_acts(client) == [ACT]

@@ -100,7 +100,11 @@ class AgentLauncher:
         launcher.made.take_over(launcher.desired, found)
         for link in launcher._links.values():
             link.desired = kept
-        await asyncio.gather(*(launcher._links[name].until_heard() for name in found))
+        try:
+            await asyncio.gather(*(launcher._links[name].until_heard() for name in found))
+        except BaseException:
+            await launcher.close()
+            raise
         return launcher
 
     @property

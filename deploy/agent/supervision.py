@@ -18,7 +18,21 @@ async def supervisor_over(
 ) -> Supervisor:
     """`cluster` is placed. A worker that runs and was not wanted is adopted. If its
     pool or its host is not in the cluster any more, it is stopped. Raises `StartError` if that
-    fails; the launcher is then closed. Raises `DeposedError`."""
+    fails, and `DeposedError`. Whatever it raises, the launcher is then closed."""
+    try:
+        return await _supervisor_over(launcher, cluster, tell)
+    except NotProvenError as error:
+        await launcher.close()
+        raise StartError(str(error)) from error
+    except BaseException:
+        await launcher.close()
+        raise
+
+
+async def _supervisor_over(
+    launcher: AgentLauncher, cluster: ClusterSpec, tell: Callable[[Event], None]
+) -> Supervisor:
+    """Raises `NotProvenError`, and `DeposedError`."""
     inventory = inventory_of(cluster, launcher.offered)
     desired, found = launcher.desired, launcher.found()
     if desired is None:
@@ -28,11 +42,7 @@ async def supervisor_over(
         desired = adopted(desired, inventory, found)
     names = {router.name for router in cluster.routers()} | {seat.name for seat in desired.seats}
     attaches = bool(names & launcher.running())
-    try:
-        await launcher.end_others(names, cluster.timing.stop_grace_s)
-    except NotProvenError as error:
-        await launcher.close()
-        raise StartError(str(error)) from error
+    await launcher.end_others(names, cluster.timing.stop_grace_s)
     return Supervisor(
         cluster,
         launcher,

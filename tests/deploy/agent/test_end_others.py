@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
-from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, spec
+from tests.deploy.agent.test_agent_launcher import (
+    CREDENTIALS,
+    QUICK,
+    Hosts,
+    hosts,
+    launched,
+    spec,
+)
 from tests.deploy.clusters import cluster_with, model_with
 from tests.processes import is_alive
 from tests.until import until
 from twolane.deploy.agent.client import AgentClient
+from twolane.deploy.agent.host_link import HostLink
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.supervision import supervisor_over
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError
@@ -69,3 +79,30 @@ async def test_a_launcher_that_is_deposed_says_so(
         fails_on("a", monkeypatch, grpc.StatusCode.FAILED_PRECONDITION)
         with pytest.raises(DeposedError):
             await launcher.end_others((), 60.0)
+
+
+async def test_a_supervisor_that_cannot_be_made_leaves_no_watch_of_a_host(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+    first = await two_processes(launcher)
+    launcher.outlive()
+    fails_on("a", monkeypatch, grpc.StatusCode.FAILED_PRECONDITION)
+    cluster = cluster_with(model_with(), prefill=1, decode=1)
+    with pytest.raises(DeposedError):
+        await supervisor_over(launcher, cluster, lambda event: None)
+    assert all(task.done() for task in launcher._tasks)
+    assert is_alive(first[0].pid), "it is the other controller's"
+
+
+async def test_a_launcher_that_is_deposed_as_it_connects_leaves_no_watch_of_a_host(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deposed(self: HostLink) -> bool:
+        raise DeposedError("another one has it")
+
+    monkeypatch.setattr(HostLink, "until_heard", deposed)
+    with pytest.raises(DeposedError):
+        await AgentLauncher.connected(hosts.specs(), CREDENTIALS, QUICK)
+    names = {task.get_name() for task in asyncio.all_tasks()}
+    assert not names & {"watch-a", "watch-b"}

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from twolane.engine.step import SampledToken
-from twolane.errors import PermissionDeniedError, UnimplementedError
+from twolane.errors import PermissionDeniedError, UnavailableError, UnimplementedError
 from twolane.rpc.handlers import streams, unary
 from twolane.rpc.link import GrpcLink
 from twolane.rpc.log_tail import LOG_TAIL
@@ -41,6 +41,7 @@ class Services:
         self._finished: set[GrpcLink[Any, Any]] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
+        self._is_finishing = False
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """For `add_generic_rpc_handlers`."""
@@ -56,8 +57,9 @@ class Services:
         return tuple(generic(service, named) for service, named in methods.items())
 
     async def finish(self, within_s: float) -> None:
-        """End every stream once its queued messages are written. Raises `TimeoutError` if a peer
-        has not read them within `within_s`."""
+        """End every stream once its queued messages are written, and refuse those that come from
+        now on. Raises `TimeoutError` if a peer has not read them within `within_s`."""
+        self._is_finishing = True
         async with asyncio.timeout(within_s):
             await asyncio.gather(*map(self._finish, list(self._open)))
             await self._none_open.wait()
@@ -71,7 +73,10 @@ class Services:
     @contextmanager
     def _link(self, context: Context) -> Iterator[GrpcLink[Any, Any]]:
         """A link over this stream, for the current handler. If `finish` ends it, the context is
-        left without an error, so that the peer gets status OK after the last message."""
+        left without an error, so that the peer gets status OK after the last message. Raises
+        `UnavailableError` once `finish` runs, which would wait for it."""
+        if self._is_finishing:
+            raise UnavailableError("this worker is stopping")
         link: GrpcLink[Any, Any] = GrpcLink(context)
         handler = asyncio.current_task()
         assert handler is not None

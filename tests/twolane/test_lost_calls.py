@@ -128,7 +128,9 @@ def run(work: Coroutine[Any, Any, Any], routers: tuple[Router, ...]) -> Any:
         return runner.run(work)
 
 
-def ask(*routers: Router, n_named: int = 0) -> tuple[list[int], grpc.StatusCode | None, float]:
+def ask(
+    *routers: Router, n_named: int = 0, timeout_s: float | None = None
+) -> tuple[list[int], grpc.StatusCode | None, float]:
     """The tokens of an answer that is asked for at the first of them, the code that it ends with,
     and how long it took. `n_named` of them are known at the beginning; 0: all."""
 
@@ -137,7 +139,8 @@ def ask(*routers: Router, n_named: int = 0) -> tuple[list[int], grpc.StatusCode 
         doors._at = len(doors.all) - 1
         tokens, code = [], None
         try:
-            async for message in ResumingCall(doors, inference_pb2.GenerateRequest(), None):
+            call = ResumingCall(doors, inference_pb2.GenerateRequest(), timeout_s)
+            async for message in call:
                 tokens += [token.token_id for token in message.tokens]
         except grpc.aio.AioRpcError as error:
             code = error.code()
@@ -232,6 +235,22 @@ def test_the_only_router_is_no_other_one_by_the_name_that_it_announces(
         assert took_s < 0.1
     else:  # it may be started again
         assert FRESH_S < RESTART_S - 2.0 < took_s <= RESTART_S
+
+
+@pytest.mark.parametrize(("timeout_s", "within_s"), [(2.0, 2.1), (None, FRESH_S + RESTART_S)])
+def test_a_name_that_is_not_resolved_holds_no_answer_up(
+    timeout_s: float | None, within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def has_no_answer(door: Door) -> bool:
+        await asyncio.sleep(1000.0)
+        return True
+
+    monkeypatch.setattr(Door, "has_others", has_no_answer)
+    first = inference_pb2.GenerateResponse(request_id="x", submission_id="s", routers=["r1:1"])
+    router = Router([first, TOKEN, LOST], [REFUSED])
+    tokens, code, took_s = ask(router, router, n_named=1, timeout_s=timeout_s)
+    assert (tokens, code) == ([7], C.UNAVAILABLE)
+    assert took_s <= within_s
 
 
 def test_a_search_that_takes_long_is_logged_once_for_all_answers(

@@ -182,9 +182,19 @@ class ResumingCall:
         is_cut_off = self._first is not None and not is_of_router(error)
         if self._is_fresh and not _is_refused(error):
             return RESTART_S if is_cut_off else FRESH_S
-        if await self._doors.may_go_on():
+        if await self._may_go_on():
             return FRESH_S if self._is_fresh else LOST_S
         return RESTART_S if is_cut_off else 0.0
+
+    async def _may_go_on(self) -> bool:
+        """As `Doors.may_go_on`. A name that is not resolved in the call's time, or within
+        `FRESH_S`, leads to no other router."""
+        left_s = self._left_s()
+        try:
+            async with asyncio.timeout(FRESH_S if left_s is None else min(left_s, FRESH_S)):
+                return await self._doors.may_go_on()
+        except TimeoutError:
+            return False
 
     async def _find(self, error: grpc.aio.AioRpcError | None, until: float) -> None:
         """Ask one door after the other until one continues. Raises as `_go_on`."""

@@ -143,8 +143,9 @@ def _watched(pid: int) -> HostProcess:
 
 
 async def _call(reference: Any, name: str, log: Path) -> Any:
-    """Wait for an actor's answer. Raises `StartError` if the actor raised it or died."""
-    from ray.exceptions import RayActorError, RayTaskError
+    """Wait for an actor's answer. Raises `StartError` if the actor raised it or died, or if Ray
+    cannot say what became of it."""
+    from ray.exceptions import RayActorError, RayError, RayTaskError
 
     try:
         return await reference
@@ -152,3 +153,5 @@ async def _call(reference: Any, name: str, log: Path) -> Any:
         raise StartError(f"{name}: {error.cause}") from error
     except RayActorError as error:
         raise StartError(f"{name} ended before it was ready:\n{log_tail(log)}") from error
+    except RayError as error:  # it was ended for its memory, or Ray itself fails
+        raise StartError(f"{name}: Ray: {error}") from error

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RaySystemError
 
 import twolane.deploy.launch.ray_launcher
 from tests.deploy.clusters import model_with
@@ -14,6 +15,19 @@ from twolane.deploy.errors import StartError
 from twolane.deploy.launch.ray_actor import ServiceActor
 from twolane.deploy.launch.ray_launcher import RayLauncher
 from twolane.deploy.spec.specs import ProcessSpec, WorkerSpec, new_epoch
+
+
+@pytest.mark.parametrize(
+    "error", [OutOfMemoryError("too much"), RaySystemError("no store"), GetTimeoutError("late")]
+)
+async def test_whatever_ray_says_of_an_actor_is_a_start_that_failed(
+    error: Exception, tmp_path: Path
+) -> None:
+    async def answer() -> None:
+        raise error
+
+    with pytest.raises(StartError, match=f"w: Ray: .*{error.args[0]}"):
+        await twolane.deploy.launch.ray_launcher._call(answer(), "w", tmp_path / "w.log")
 
 
 async def test_an_actor_that_dies_before_it_says_its_pid_is_a_start_that_failed(

@@ -16,6 +16,7 @@ from twolane.deploy.ray_cluster.connection import (
     CONTROLLER,
     Node,
     actor_on,
+    bearing_with_ray,
     connect,
     kill_actor,
     names_of,
@@ -37,6 +38,7 @@ from twolane.rpc.listen import is_loopback, port_range
 
 AGENT_PORT = 7210  # of an agent, if the cluster has no range of ports
 _ANSWER_S = 30.0  # timeout of a controller that may be restarting
+_SILENT_S = 180.0  # of a controller whose events are awaited: Ray may still start its process
 _PAUSE_S = 0.5
 _STOP_MARGIN_S = 60.0  # beyond the grace periods of processes
 
@@ -57,14 +59,18 @@ def start(
         controller = actor_on(
             found[0], ControllerActor, name=CONTROLLER, max_restarts=-1, max_concurrency=8
         ).remote(to_json(plan))
-    for event in _events(controller):
-        if event.kind in (Kind.FAILED, Kind.STOPPED):
-            if is_new:
+    try:
+        for event in _events(controller):
+            if event.kind in (Kind.FAILED, Kind.STOPPED):
+                raise StartError(event.text or "the cluster has been stopped")
+            tell(event)
+            if event.kind is Kind.READY:
+                return
+    except StartError:
+        if is_new:
+            with bearing_with_ray("the new cluster is ended"):
                 _end()
-            raise StartError(event.text or "the cluster has been stopped")
-        tell(event)
-        if event.kind is Kind.READY:
-            return
+        raise
 
 
 def end(address: str, name: str) -> list[str]:
@@ -172,14 +178,19 @@ def planned(
 
 def _events(controller: object) -> Iterator[Event]:
     """Yield all events from the first that is kept on, as they come. Raises `StartError` when the
-    controller is dead for good."""
+    controller is dead for good, and when it says nothing for `_SILENT_S`, which Ray has to start
+    it."""
     import ray
     from ray.exceptions import RayError
 
     n = 0
     while True:
         try:
-            answer = ray.get(controller.events.remote(n))  # type: ignore[attr-defined]
+            call = controller.events.remote(n)  # type: ignore[attr-defined]
+            answer = ray.get(call, timeout=_SILENT_S)
+        except TimeoutError as error:
+            text = f"the controller has not answered for {_SILENT_S:g} s: Ray hangs, or has no room"
+            raise StartError(text) from error
         except RayError as error:
             raise StartError(f"the controller: {error}") from error
         # A controller of version 0.1 answers with a list of the events alone.

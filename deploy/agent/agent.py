@@ -31,8 +31,8 @@ from twolane.deploy.launch.process_launcher import DEPLOY_COMMAND, ProcessLaunch
 from twolane.deploy.process.evidence import (
     Evidence,
     boot_id,
-    evidence_files,
     file_name,
+    json_files,
     pid_namespace,
     read_evidence,
 )
@@ -238,7 +238,7 @@ class Agent:
                 await self.fence(None, evidence.name, epoch=evidence.epoch, pid=evidence.pid)
             except NotProvenError as error:
                 unproven.append(str(error))
-        if not unproven and (left := evidence_files(self.config.state_dir)):
+        if not unproven and (left := json_files(self.config.state_dir)):
             unproven = [f"{path} cannot be read: its process may still run" for path in left]
         if unproven:
             raise NotProvenError("; ".join(unproven))

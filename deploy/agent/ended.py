@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from twolane.deploy.process.evidence import write_json
+from twolane.deploy.process.evidence import json_files, write_json
 from twolane.deploy.spec.spec_json import from_json
 
 CLASS_A = "A"  # by its pidfd, or because its pid is gone or belongs to another process
@@ -36,7 +36,7 @@ class EndedProcesses:
         self._folder = folder
         self._all: dict[int, Ended] = {}
         self._next = 1
-        for path in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        for path in sorted(json_files(folder), key=lambda path: path.stat().st_mtime_ns):
             self._keep(from_json(Ended, path.read_text(encoding="utf-8")))
 
     def add(self, ended: Ended) -> None:

@@ -91,17 +91,18 @@ def file_name(name: str, epoch: int, pid: int) -> str:
     return f"{epoch:016x}.json" if epoch else f"{name}-{pid}.json"
 
 
-def evidence_files(state_dir: Path) -> list[Path]:
-    """All that is there, readable or not. Raises OSError if that cannot be known."""
-    if not state_dir.is_dir():
+def json_files(folder: Path) -> list[Path]:
+    """All that are there, readable or not. Raises OSError if that cannot be known."""
+    if not folder.is_dir():
         return []
-    return sorted(path for path in state_dir.iterdir() if path.suffix == ".json")
+    # `glob` would find nothing without a free descriptor.
+    return sorted(path for path in folder.iterdir() if path.suffix == ".json")
 
 
 def read_evidence(state_dir: Path) -> Iterator[Evidence]:
     """All that can be read. A file that cannot, or is none, is logged and left out, so that nothing
     is proven by what is missing here: its file must be missing, too. Raises OSError."""
-    for path in evidence_files(state_dir):
+    for path in json_files(state_dir):
         try:
             yield from_json(Evidence, path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GROUP_POLL_S = 0.01
+_PROC = Path("/proc")
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -94,14 +95,19 @@ def children() -> list[int]:
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Each pid, and the fields of its /proc/PID/stat from the third, its state, on."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    """Each pid, and the fields of its /proc/PID/stat from the third, its state, on. Raises OSError
+    if it cannot look."""
+    if not _PROC.is_dir():
+        return
+    for name in os.listdir(_PROC):  # `glob` would find nothing without a free descriptor
+        if not name.isdigit():
+            continue
         try:
-            stat = path.read_text(errors="replace").rpartition(") ")[2].split()
+            stat = (_PROC / name / "stat").read_text(errors="replace").rpartition(") ")[2].split()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended meanwhile, or is another user's
         if stat:
-            yield int(path.parent.name), stat
+            yield int(name), stat
 
 
 def _prctl(option: int, value: int) -> None:

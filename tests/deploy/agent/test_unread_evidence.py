@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.deploy.agent.test_agent import RESULT, agent, client, nobody_left, spec
 from tests.processes import is_alive
+from twolane.deploy.agent.ended import EndedProcesses
 from twolane.deploy.errors import NotProvenError
 from twolane.deploy.process.evidence import read_evidence
 
@@ -71,3 +75,19 @@ async def test_a_start_whose_evidence_cannot_be_read_leaves_no_process(
         assert answer.error == "w was killed: its evidence cannot be read"
         (evidence,) = read_evidence(tmp_path / "state")
         assert not is_alive(evidence.pid)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path.glob` finds nothing then, and from Python 3.12 on also without a free descriptor."""
+
+    def hidden(*args: Any) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", hidden)
+    monkeypatch.setattr(os, "listdir", hidden)
+    with pytest.raises(PermissionError):
+        list(read_evidence(tmp_path))
+    with pytest.raises(PermissionError):
+        EndedProcesses(tmp_path)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,17 @@ def sleeping() -> HostProcess:
 async def test_a_death_is_told_once_there_is_a_descriptor_to_look_at_its_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    n_looks, glob = 0, Path.glob
+    n_looks, listdir = 0, os.listdir
 
-    def is_short(path: Path, pattern: str) -> Iterator[Path]:
+    def is_short(path: Path) -> list[str]:
         nonlocal n_looks
         n_looks += 1
         if n_looks <= 3:
             raise OSError(errno.EMFILE, "Too many open files")
-        return glob(path, pattern)
+        return listdir(path)
 
     process = sleeping()
-    monkeypatch.setattr(Path, "glob", is_short)
+    monkeypatch.setattr(os, "listdir", is_short)
     killing = asyncio.create_task(process.kill())
     await until(killing.done, within_s=20.0)
     assert await killing == "killed by SIGKILL"

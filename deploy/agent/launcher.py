@@ -323,6 +323,7 @@ class AgentLauncher:
 
     async def _started(self, spec: ProcessSpec, link: HostLink) -> Handle:
         boot_id = link.boot_id
+        fence = partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
         link.n_starting += 1
         try:
             answer = await self._call(link, partial(AgentClient.start, spec=spec))
@@ -332,8 +333,8 @@ class AgentLauncher:
         except asyncio.CancelledError:
             link.may_run = True
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await self._call(link, partial(AgentClient.fence, name=spec.name, epoch=spec.epoch))
-                link.may_run = False
+                ended = await self._call(link, fence)
+                link.may_run = ended.result == _RESULT.RESULT_NOT_PROVEN
             raise
         finally:
             link.n_starting -= 1
@@ -356,10 +357,8 @@ class AgentLauncher:
             if process is not None and process.epoch == spec.epoch:
                 return handle_of_process(process, link.host.name)
             with contextlib.suppress(grpc.aio.AioRpcError):
-                answer = await self._call(
-                    link,
-                    partial(AgentClient.fence, name=spec.name, epoch=spec.epoch),
-                )
+                fence = partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
+                answer = await self._call(link, fence)
                 if answer.result != _RESULT.RESULT_NOT_PROVEN:
                     raise StartError(f"{spec.name}: {why}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Callable
@@ -11,12 +12,17 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.deploy.agent.test_agent import RESULT, agent, client, nobody_left, spec
+from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched
+from tests.deploy.agent.test_agent_launcher import spec as launched_spec
 from tests.processes import is_alive
+from tests.until import until
+from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.ended import EndedProcesses
 from twolane.deploy.errors import NotProvenError
 from twolane.deploy.process.evidence import read_evidence
+from twolane.v1 import agent_pb2
 
-__all__ = ["nobody_left"]
+__all__ = ["hosts", "nobody_left"]
 
 
 @pytest.fixture
@@ -75,6 +81,26 @@ async def test_a_start_whose_evidence_cannot_be_read_leaves_no_process(
         assert answer.error == "w was killed: its evidence cannot be read"
         (evidence,) = read_evidence(tmp_path / "state")
         assert not is_alive(evidence.pid)
+
+
+async def test_a_start_that_is_cancelled_may_run_until_its_end_is_proven(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [RESULT.RESULT_NOT_PROVEN, RESULT.RESULT_NEVER_HERE]
+
+    async def fence(*args: object, **how: object) -> agent_pb2.FenceResponse:
+        return RESULT(result=results.pop(0))
+
+    async with launched(hosts) as launcher:
+        link = launcher._links["a"]
+        monkeypatch.setattr(AgentClient, "fence", fence)
+        monkeypatch.setattr(link, "_hear", lambda message: None)  # which has its processes
+        for may_run in (True, False):
+            starting = asyncio.create_task(launcher.start(launched_spec("a", behaviour="slow")))
+            await until(lambda: link.n_starting == 1)
+            starting.cancel()
+            await asyncio.wait([starting])
+            assert link.may_run is may_run
 
 
 def test_a_folder_that_cannot_be_looked_at_is_not_called_empty(

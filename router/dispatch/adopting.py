@@ -163,7 +163,7 @@ class Adopting:
     ) -> None:
         for event in known.events():
             if event.HasField("figures"):
-                request.timeline.note_figures(known.number, event.role, event.figures)
+                self._board.note_figures(request, known.number, event.role, event.figures)
             if event.kind in (_KIND.KIND_HANDED_OVER, _KIND.KIND_FINISHED):
                 attempt.ended_roles.add(event.role)
         if known.tokens:

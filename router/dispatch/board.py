@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from twolane.errors import InvalidParameterError
 from twolane.router.config import RouterConfig
 from twolane.router.dispatch import commands
 from twolane.router.dispatch.forecast import Forecast
@@ -25,6 +26,7 @@ from twolane.router.lazy_heap import LazyHeap
 from twolane.router.members.member import MemberState
 from twolane.router.members.membership import Membership
 from twolane.router.members.revisions import Revisions
+from twolane.router.members.sound_numbers import check_figures
 from twolane.router.requests.attempt import Attempt, AttemptState
 from twolane.router.requests.ended import EndedRequests
 from twolane.router.requests.journal import MOVED, PLACED, Mark
@@ -175,6 +177,18 @@ class Board:
     def drop(self, reason: str) -> None:
         """Count a message that is not used, by reason."""
         self.counters[f"dropped.{reason}"] += 1
+
+    def note_figures(
+        self, request: Request, attempt: int, role: int, figures: worker_pb2.RowFigures
+    ) -> None:
+        """Record what a worker has measured of an attempt. What cannot be computed with is counted
+        and left out."""
+        try:
+            check_figures(figures)
+        except InvalidParameterError:
+            self.drop("malformed_figures")
+            return
+        request.timeline.note_figures(attempt, role, figures)
 
     def add(self, request: Request) -> None:
         """Add a new request, whose label is free. If it waits, it is queued."""

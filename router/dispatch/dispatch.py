@@ -27,10 +27,10 @@ from twolane.router.dispatch.fault_boundary import FaultBoundary
 from twolane.router.dispatch.placing import Placing
 from twolane.router.dispatch.recovery import Recovery
 from twolane.router.dispatch.request_clock import RequestClock
-from twolane.router.members.load_check import check_load
 from twolane.router.members.member import Member
 from twolane.router.members.membership import Membership
 from twolane.router.members.own_pause import excuse_silence
+from twolane.router.members.sound_numbers import check_load
 from twolane.router.requests.adopted import KnownAttempt
 from twolane.router.requests.answer import Answer
 from twolane.router.requests.request import Job, Label, Request

@@ -120,7 +120,7 @@ class Events:
             return
         attempt.last_news = now
         if event.HasField("figures"):
-            request.timeline.note_figures(attempt.key.attempt, role, event.figures)
+            self._board.note_figures(request, attempt.key.attempt, role, event.figures)
         if event.kind in (K.KIND_HANDED_OVER, K.KIND_FINISHED):
             attempt.ended_roles.add(role)
             if event.kind == K.KIND_FINISHED and attempt.is_colocated:

@@ -1,4 +1,4 @@
-"""A load report that no worker of ours sends is refused, and harms no request."""
+"""Numbers that no worker of ours sends are refused, and harm no request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from twolane.errors import InvalidParameterError
-from twolane.router.members.load_check import check_load
+from twolane.router.members.sound_numbers import check_load
 from twolane.router.router import Router
+from twolane.router.testing import rows
 from twolane.router.testing.client import ask, message, play
 from twolane.router.testing.cluster import ScriptedCluster
 from twolane.router.testing.rows import expected_answer
@@ -76,5 +77,26 @@ def test_a_refused_report_leaves_the_last_good_one() -> None:
         assert member is not None
         assert member.load.rows == 1
         assert (await ask(router, message(PROMPT, max_tokens=9))).error is None
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"transfer_bytes": (1 << 63) - 1}, {"prefill_s": math.nan}, {"cached_tokens": -3}],
+    ids=str,
+)
+def test_false_figures_of_a_row_fail_no_request_and_reach_no_ledger(
+    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_figures", lambda role: worker_pb2.RowFigures(**wrong))
+
+    async def script(router: Router, cluster: ScriptedCluster) -> None:
+        outcome = await ask(router, message(PROMPT, max_tokens=9))
+        assert outcome.error is None
+        assert outcome.tokens == expected_answer(PROMPT, 9)
+        assert outcome.ledger is not None
+        assert all(getattr(outcome.ledger, name) == 0 for name in wrong)
+        assert router._dispatcher.board.counters["dropped.malformed_figures"] == 3
 
     play(script)

@@ -82,6 +82,7 @@ class HostLink:
         self._off_at: float | None = None
         self._up_at = self._clock()
         self._ends: dict[Key, asyncio.Future[End]] = {}
+        self._told_why = ""
         self._declared: set[Key] = set()  # dead by class C; if one appears again, it is fenced
         self._deposed: DeposedError | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -166,6 +167,14 @@ class HostLink:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 self.depose(error)
+            elif error.code() is not grpc.StatusCode.UNAVAILABLE:  # it is no silence
+                self._tell_why(error.details() or error.code().name)
+
+    def _tell_why(self, why: str) -> None:
+        """Log why the agent cannot be watched, once for each reason in turn."""
+        if why != self._told_why:
+            self._told_why = why
+            log.error("%s cannot be watched: %s", self.host.name, why)
 
     def moved(self, host: HostSpec) -> None:
         """The host's addresses are these from now on; empty ones: it is gone."""
@@ -269,6 +278,7 @@ class HostLink:
         if self.state is not HostState.UP:
             self._up_at = self._clock()
             log.info("%s answers", self.host.name)
+            self._told_why = ""
         self._heard_at, self._off_at = self._clock(), None
         if not message.is_over:
             self.ended_boots.discard(message.boot_id)  # another agent, under the same kernel

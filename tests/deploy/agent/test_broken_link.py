@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from dataclasses import replace
 
 import grpc
@@ -13,6 +15,7 @@ from tests.deploy.clusters import cluster_with, model_with
 from tests.processes import is_alive
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.supervision import supervisor_over
+from twolane.deploy.agent.term import Term, TermFile
 from twolane.deploy.errors import NotProvenError
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
@@ -87,6 +90,28 @@ async def test_without_files_of_tls_a_host_is_asked_nothing_and_nothing_is_prove
     assert is_alive(handle.pid)
     await launcher.fence(handle)
     assert not is_alive(handle.pid)
+    await launcher.close()
+
+
+async def test_an_agent_that_answers_with_an_error_is_not_silent_without_a_word(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its disk is full, so that it cannot keep the term of a new controller."""
+
+    def is_full(self: TermFile, term: Term) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    launcher = await connected(hosts)
+    monkeypatch.setattr(TermFile, "check", is_full)
+    watching = launcher._links["a"]._watching
+    assert watching is not None
+    watching.cancel()
+    asked = "the agent could not answer /twolane.v1.AgentService/Watch"
+    why = "a cannot be watched: the agent could not answer Watch (No space left on device)"
+    async with asyncio.timeout(30):
+        while caplog.messages.count(asked) < 3:
+            await asyncio.sleep(0.01)
+    assert sum(text.startswith(why) for text in caplog.messages) == 1
     await launcher.close()
 
 

@@ -2,7 +2,7 @@
 # Measures two H200s: what they serve within an SLO, split and colocated, beside vLLM's figures. A step takes ten
 # minutes at most; one that was cut short continues where it was when it is run again.
 #
-#   benchmarks/goodput_h200.sh STEP [FOLDER, else build/goodput]
+#   benchmarks/two_h200.sh STEP [FOLDER, else build/goodput]
 #
 #   step                           measures
 #   starts                         cluster after cluster: how soon each is ready

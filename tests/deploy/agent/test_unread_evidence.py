@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 import pytest
 
 from tests.deploy.agent.test_agent import RESULT, agent, client, nobody_left, spec
 from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched
 from tests.deploy.agent.test_agent_launcher import spec as launched_spec
+from tests.deploy.hidden_folders import hide_folders
 from tests.processes import is_alive
 from tests.until import until
 from twolane.deploy.agent.client import AgentClient
@@ -107,12 +105,7 @@ def test_a_folder_that_cannot_be_looked_at_is_not_called_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`Path.glob` finds nothing then, and from Python 3.12 on also without a free descriptor."""
-
-    def hidden(*args: Any) -> NoReturn:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "scandir", hidden)
-    monkeypatch.setattr(os, "listdir", hidden)
+    hide_folders(monkeypatch)
     with pytest.raises(PermissionError):
         list(read_evidence(tmp_path))
     with pytest.raises(PermissionError):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import resource
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
 
 import pytest
 
+from tests.deploy.hidden_folders import hide_folders
 from twolane.deploy.process.parent_death import end_group, group_members
 
 
@@ -50,13 +49,7 @@ def test_without_a_free_descriptor_a_group_is_not_called_empty(leader: int) -> N
 def test_what_cannot_be_looked_at_is_not_called_empty(
     leader: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`Path.glob` finds nothing then in any Python."""
-
-    def hidden(*args: Any) -> NoReturn:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(os, "scandir", hidden)
-    monkeypatch.setattr(os, "listdir", hidden)
+    hide_folders(monkeypatch)
     with pytest.raises(PermissionError):
         group_members(leader)
 

@@ -22,10 +22,11 @@ from typing import Any
 
 import click
 
-from benchmarks.load.caller import Answer, now_s
+from benchmarks.load.caller import Answer, make_caller, now_s
 from benchmarks.load.contender import Contender, choose, contender_options
 from benchmarks.load.contender_process import ContenderDiedError, start
-from benchmarks.load.grpc_caller import GrpcCaller
+from benchmarks.load.target import TargetError
+from benchmarks.load.target import ask as find_target
 from benchmarks.result_options import result_options
 from benchmarks.results import save
 
@@ -36,13 +37,18 @@ Ask = Callable[[str], str]  # endpoint -> why there was no answer, or an empty s
 
 
 def ask(endpoint: str) -> str:
-    """One request over gRPC."""
+    """One request, in the endpoint's protocol."""
 
     async def call() -> str:
-        answer = Answer(now_s())
-        async with GrpcCaller(endpoint) as caller:
-            await caller.call(caller.build(PROMPT, N_TOKENS, 1), answer, TIMEOUT_S)
-        return answer.failure or ("" if len(answer.times_s) == N_TOKENS else "TOO_FEW_TOKENS")
+        try:
+            target = await find_target("started", [endpoint], timeout_s=TIMEOUT_S)
+            async with make_caller(endpoint, target.model) as caller:
+                answer = Answer(now_s())
+                await caller.call(caller.build(PROMPT, N_TOKENS, 1), answer, TIMEOUT_S)
+                answer.end(N_TOKENS)
+        except (TargetError, TimeoutError) as error:
+            return str(error) or "NOT_CONNECTED"
+        return answer.failure
 
     return asyncio.run(call())
 

@@ -3,11 +3,14 @@
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.cluster.starts import measure_starts
+from benchmarks.cluster import starts
+from benchmarks.cluster.starts import ask, measure_starts
 from benchmarks.load.contender import Contender
 
 SERVE = (
@@ -54,3 +57,21 @@ def test_no_start_begins_after_the_time_limit(tmp_path: Path) -> None:
         contender("True"), cold=3, warm=3, logs=tmp_path, until_s=time.monotonic() - 1
     )
     assert (found["cold_starts"], found["warm_starts"]) == (0, 0)
+
+
+@pytest.mark.parametrize("scheme", ["", "sdk://"])
+def test_a_cluster_is_asked_in_its_endpoints_protocol(
+    open_door: Callable[..., Any], scheme: str
+) -> None:
+    door = open_door(multiplexes=True)
+    assert ask(f"{scheme}{door.endpoint}") == ""
+    assert door.streams == (1 if scheme else 0)
+    assert len(door.requests) == 1
+
+
+def test_an_answer_that_ends_early_or_never_begins_is_a_failure(
+    open_door: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(open_door(drop_last_token=True).endpoint) == "WRONG_LENGTH"
+    monkeypatch.setattr(starts, "TIMEOUT_S", 0.5)
+    assert "started at 127.0.0.1:1" in ask("127.0.0.1:1")

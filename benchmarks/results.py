@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,10 +65,14 @@ def save(
 
 def depends_on(name: str) -> list[str]:
     """The paths, from the repository's root, that a result of that name depends on."""
-    entries = tomllib.loads(_TABLE.read_text())["results"]
-    starts = [(start, entry["paths"]) for entry in entries for start in entry["names"]]
-    fitting = [(len(start), paths) for start, paths in starts if name.startswith(start)]
-    return list(max(fitting)[1] if fitting else _PRODUCT)
+    table = tomllib.loads(_TABLE.read_text())
+    entries = [(start, entry) for entry in table["results"] for start in entry["names"]]
+    fitting = [(len(start), entry) for start, entry in entries if name.startswith(start)]
+    if not fitting:
+        return list(_PRODUCT)
+    entry = max(fitting, key=itemgetter(0))[1]
+    shared = [path for group in entry.get("groups", ()) for path in table["groups"][group]]
+    return [*shared, *entry["paths"]]
 
 
 def _encode(value: Any, indent: str) -> str:

@@ -74,6 +74,15 @@ def served(runs: Sequence[Measured], contender: str, slo: Slo) -> str:
     return f"{held[-1]:g} ({missed[0]:g})" if missed else f"at least {held[-1]:g}"
 
 
+def shares(runs: Sequence[Measured], slo: Slo) -> str:
+    """`0.83, 1.00`: of the requests within the SLO, in each round."""
+    cells = [
+        f"{run.tally(slo).share:.2f}" + " (given up)" * bool(run.halted)
+        for run in sorted(runs, key=lambda run: run.round)
+    ]
+    return cells[0] + " (one round)" if len(cells) == 1 else ", ".join(cells)
+
+
 def goodput(results: Path = RESULTS) -> str:
     runs = runs_of("goodput_h200_sdk", results)
     vllm = read_reference("vllm_two_h200", "balanced")
@@ -105,10 +114,9 @@ def lengths(results: Path = RESULTS) -> str:
         runs = runs_of(f"goodput_h200_{workload}", results)
         for rate_per_s in sorted({run.rate_per_s for run in runs}):
             cells = [
-                ", ".join(
-                    f"{run.tally(slo).share:.2f}"
-                    for run in sorted(runs, key=lambda run: run.round)
-                    if (run.contender, run.rate_per_s) == (who, rate_per_s)
+                shares(
+                    [run for run in runs if (run.contender, run.rate_per_s) == (who, rate_per_s)],
+                    slo,
                 )
                 for slo in slos
                 for who in ("split", "colocated")
@@ -137,14 +145,14 @@ def steps(results: Path = RESULTS) -> str:
             fp8_cell = _ms(with_fp8, FP8_MS)
         exact_cell = ""
         if name in exact:
-            exact_cell = f"{exact[name]['time_ms'] / point['time_ms'] - 1:+.0%}"
+            exact_cell = _more(exact[name]["time_ms"] / point["time_ms"])
         rows.append(
             [
                 _in_words(name),
                 ", ".join(_short(each) for each in point["rounds_ms"]),
                 _of_vllm(point, OF_VLLM),
                 _aimed(point["share_of_roofline"], OF_ROOFLINE.get(name), at_least=True),
-                exact_cell.replace("-", "−").replace("%", " %"),
+                exact_cell,
                 fp8_cell,
                 _ms(with_both, FP8_KV_MS),
             ]
@@ -171,6 +179,11 @@ def _in_words(name: str) -> str:
     kind, _, size = name.partition(":")
     rows, _, tokens = size.partition("x")
     return f"{'prompts' if kind == 'prefill' else kind}, {rows} x {int(tokens):,}"
+
+
+def _more(ratio: float) -> str:
+    percent = round((ratio - 1) * 100)
+    return f"{percent:+d} %".replace("-", "−") if percent else "0 %"
 
 
 def _short(ms: float) -> str:

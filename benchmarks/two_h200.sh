@@ -28,7 +28,7 @@
 #   trace       at 18/s: hops from applied to received 2 to 4 ms in all, most of it link and writing; 2 % of steps
 #               late by 3 ms, writing and shipping the worst; no pause of a collector
 #   idle        first token split / colocated 1.01 to 1.04; first gap at most a step and 1 ms more
-#               measured: 1.02; a step and 1.7 ms more
+#               measured: 1.01 and 1.03; a step and 1.4 to 1.7 ms more
 #   split       300/15: 25 to 26/s, 300/20: 29 to 30, both bound by decode (107 rows take 8.9 ms a step, and their
 #               number varies); 500/30: 34, bound by prefill (0.9 busy); at 18/s: TTFT p50 35 ms, gap p99 9 to 10 ms
 #   http        as split: each connection is written to by itself, 0.2 ms later in all

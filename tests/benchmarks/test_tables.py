@@ -1,13 +1,14 @@
 """Tables of the documents have the figures of saved results."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.load.record import Slo
-from benchmarks.tables import PAGES, TABLES, rewritten, runs_of, served
+from benchmarks.tables import PAGES, TABLES, rewritten, runs_of, served, shares
 
 SLO = Slo(0.3, 0.015)
 
@@ -55,6 +56,13 @@ def test_a_rate_is_held_if_nine_in_ten_requests_of_every_round_are(
     tmp_path: Path, runs: list[Any], cell: str
 ) -> None:
     assert served(runs_of("runs", saved(tmp_path, *runs)), "split", SLO) == cell
+
+
+def test_shares_tell_what_was_given_up_and_what_was_not_measured_twice(tmp_path: Path) -> None:
+    first, second = runs_of("runs", saved(tmp_path, ("a", 0, 6.0, 8), ("a", 1, 6.0, 10)))
+    assert shares([second, first], SLO) == "0.80, 1.00"
+    assert shares([first], SLO) == "0.80 (one round)"
+    assert shares([replace(first, halted="12 wait"), second], SLO) == "0.80 (given up), 1.00"
 
 
 def test_a_table_that_is_not_known_is_an_error() -> None:

@@ -1,29 +1,30 @@
 """Builds for Hopper ahead of time, without a GPU: what a launch would compile, taken from it.
 
 A wrapper is called with CPU tensors while `JITFunction.run` only records; each record is then
-compiled for sm_90a, and its PTX and the assembler's report are read.
+compiled for sm_90a, and its PTX and what the assembler reported are read.
 """
 
 import hashlib
 import json
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import triton
 from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia import compiler
 from triton.backends.nvidia.compiler import CUDABackend, get_ptxas
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
-from triton.runtime.cache import get_cache_manager
+from triton.runtime.cache import CacheManager, get_cache_manager
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -112,9 +113,36 @@ def build(launch: Launch) -> Any:
     return triton.compile(source_of(launch), target=TARGET, options=launch.options)
 
 
+@contextmanager
+def reports_kept() -> Iterator[None]:
+    """What the assembler reports of the kernels that are compiled inside, which Triton throws away,
+    is kept in Triton's cache, as the kernels are."""
+
+    def run(command: Sequence[str], *, stderr: Any, **options: Any) -> Any:
+        done = subprocess.run(command, stderr=stderr, **options)
+        (source,) = (Path(its) for its in command if its.endswith(".ptx"))
+        _kept_with(source.read_text()).put(Path(stderr.name).read_text(), "report", binary=False)
+        return done
+
+    with mock.patch.object(
+        compiler, "subprocess", SimpleNamespace(**{**vars(subprocess), "run": run})
+    ):
+        yield
+
+
+def has_report(compiled: Any) -> bool:
+    return _kept_with(compiled.asm["ptx"]).get_file("report") is not None
+
+
+def _kept_with(ptx: str) -> CacheManager:
+    tool = get_ptxas(TARGET.arch)
+    key = f"{tool.path} {tool.version} as Triton calls it {ptx}"
+    return get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+
+
 def facts(compiled: Any) -> Build:
     ptx = compiled.asm["ptx"]
-    report = _assemble(ptx)
+    report = Path(_kept_with(ptx).get_file("report")).read_text()
     spills = sum(int(n) for n in re.findall(r"(\d+) bytes spill", report))
     registers = max(int(n) for n in re.findall(r"Used (\d+) registers", report))
     return Build(
@@ -136,26 +164,6 @@ def facts(compiled: Any) -> Build:
         shared_bytes=compiled.metadata.shared,
         is_serialized="serialized" in report,
     )
-
-
-def _assemble(ptx: str) -> str:
-    """What the assembler reports. Kept in Triton's cache, as what it has compiled is."""
-    tool = get_ptxas(TARGET.arch)
-    key = hashlib.sha256(f"{tool.path} {tool.version} {ptx}".encode()).hexdigest()
-    kept = get_cache_manager(key)
-    if path := kept.get_file("report"):
-        return Path(path).read_text()
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        done = subprocess.run(
-            [tool.path, "-v", "--gpu-name=sm_90a", source, "-o", Path(folder) / "kernel.cubin"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    kept.put(done.stderr, "report", binary=False)
-    return done.stderr
 
 
 def cases() -> dict[str, Callable[[], object]]:
@@ -351,16 +359,19 @@ def cases() -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     """Print the facts of every case as JSON, the work spread over the cores."""
-    launches: list[tuple[str, Launch]] = []
+    variants: dict[str, list[str]] = {}
+    kinds: dict[str, Launch] = {}
     for name, call in cases().items():
         with recording() as made:
             call()
-        launches += [(name, launch) for launch in made]
-    with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda launch: asdict(facts(build(launch))), [x for _, x in launches])
-    report: dict[str, list[dict[str, Any]]] = {}
-    for (name, _), fact in zip(launches, found, strict=True):
-        report.setdefault(name, []).append(fact)
+        variants[name] = [variant(launch) for launch in made]
+        kinds |= zip(variants[name], made, strict=True)
+    with reports_kept(), ThreadPoolExecutor() as pool:
+        builds = dict(zip(kinds, pool.map(build, kinds.values()), strict=True))
+        unknown = {kind: kinds[kind] for kind, its in builds.items() if not has_report(its)}
+        triton.knobs.compilation.always_compile = True  # those were in the cache without one
+        builds |= zip(unknown, pool.map(build, unknown.values()), strict=True)
+    report = {name: [asdict(facts(builds[kind])) for kind in its] for name, its in variants.items()}
     print(json.dumps(report))
 
 

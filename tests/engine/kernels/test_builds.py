@@ -20,6 +20,8 @@ SHARED_BYTES = 227 * 1024
 FEW_WORDS = {"_plan_kernel", "_row_kernel"}  # read single words, and few of them
 SUMS = {"streamed_kernel"}  # partial ones, in pairs as the tensor cores left them
 SCALES = {"prefill fp8"}  # two of a page's scales a thread
+BUILT_S = 840  # 100 s on two quiet cores
+pytestmark = pytest.mark.timeout(BUILT_S + 60)
 Facts = dict[str, list[dict[str, Any]]]
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +36,7 @@ def built() -> Facts:
         capture_output=True,
         text=True,
         check=False,
+        timeout=BUILT_S,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     report: Facts = json.loads(done.stdout)

@@ -10,6 +10,7 @@ import grpc
 from twolane.deploy.agent.ended import Ended
 from twolane.security.credentials import Credentials
 from twolane.security.identity import Role
+from twolane.security.tls import TlsFilesError
 from twolane.v1 import cluster_pb2, cluster_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -62,4 +63,6 @@ class Reporter:
                 if error.code() in _FINAL:
                     log.error("router %s: %s", router, error.details())
                     return
+            except TlsFilesError as error:  # they are being replaced, or no descriptor is free
+                log.error("router %s: %s", router, error)
             await asyncio.sleep(_PAUSE_S)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import grpc
 
 from twolane.deploy.agent.ended import CLASS_C
 from twolane.deploy.agent.fence_command import run_fence_command
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig
-from twolane.deploy.errors import NotProvenError
+from twolane.deploy.errors import DeposedError, NotProvenError
+from twolane.deploy.process.handshake import Handle
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,22 @@ class Switch:
         log.warning("%s: %s", link.host.name, how)
         for epoch in link.switched_off(how):
             self.declared_dead[epoch] = link.host.name
+
+
+async def fence_all(
+    link: HostLink, handles: Mapping[str, Handle], fence: Callable[[Handle], Awaitable[None]]
+) -> None:
+    """Fence those of `handles` that run on the link's host. If the host is silent and could not be
+    switched off for one of them, that is not tried again for the others."""
+    for handle in [its for its in handles.values() if its.host_name == link.host.name]:
+        try:
+            await fence(handle)
+        except DeposedError:
+            return
+        except NotProvenError as error:
+            log.warning("%s: %s", handle.name, error)
+            if link.state is not HostState.UP:
+                return
 
 
 async def _boot_of(link: HostLink) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, state
+from tests.deploy.agent.test_agent_launcher import Hosts, hosts, launched, spec, state
+from tests.processes import is_alive
 from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.fence_command import run_fence_command
 from twolane.deploy.errors import NotProvenError
@@ -30,6 +32,21 @@ async def test_operator_is_not_believed_of_a_host_that_answers_with_an_error(
             with pytest.raises(NotProvenError, match=r"^a answers: not for you$"):
                 await launcher.say_off("a")
         assert state(launcher, "a") == "up"
+
+
+async def test_a_host_that_cannot_be_switched_off_is_tried_once_for_all_that_runs_there(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    tried = tmp_path / "tried"
+    async with launched(hosts, f"echo once >> {tried}; exit 3") as launcher:
+        there = [await launcher.start(spec("a", name)) for name in ("w1", "w2", "w3")]
+        elsewhere = await launcher.start(spec("b", "w4"))
+        await hosts.lose("a", launcher)
+        await launcher.close()
+        assert tried.read_text() == "once\n"
+        assert all(is_alive(its.pid) for its in there)
+        assert not is_alive(elsewhere.pid)
+        await hosts.start("a")
 
 
 async def test_fence_command_that_cannot_be_started_proves_nothing(

@@ -1,6 +1,6 @@
 // The chat box: answers as they stream, then where their time went.
 
-import { $, count, el, headers, ledgerBar, seconds } from "/console/dom.js";
+import { $, ask, count, el, headers, ledgerBar, seconds } from "/console/dom.js";
 
 const messages = []; // so far
 
@@ -47,8 +47,7 @@ export async function send(text) {
     note.textContent = `${count(tokens, "token")}; the first after ${seconds((first - begun) / 1000)}, all after ${seconds((performance.now() - begun) / 1000)}`;
     answer.append(note);
     messages.push({ role: "assistant", content: said });
-    const found = await fetch(`/console/api/request?id=${encodeURIComponent(id)}`, { headers: headers() });
-    if (found.ok) answer.append(ledgerBar((await found.json()).trace.ledger || {}));
+    await showLedger(id, answer, note);
   } catch (error) {
     messages.pop();
     note.textContent = String(error.message || error);
@@ -56,4 +55,13 @@ export async function send(text) {
     answer.append(note);
   }
   $("answers").scrollTop = $("answers").scrollHeight;
+}
+
+async function showLedger(id, answer, note) {
+  try {
+    const [found, told] = await ask(`/console/api/request?id=${encodeURIComponent(id)}`);
+    if (found.ok) answer.append(ledgerBar(told.trace.ledger || {}));
+  } catch {
+    note.textContent += "; the router does not say where the time went";
+  }
 }

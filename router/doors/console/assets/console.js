@@ -3,16 +3,22 @@
 import { send } from "/console/chat.js";
 import { drawScaler } from "/console/scaler.js";
 import {
-  $, BAD, CENSUS, LEDGER, count, el, headers, ledgerBar, legend, nameOf, num, number, percent, seconds,
-  stack, state, word,
+  $, BAD, CENSUS, LEDGER, ask, count, el, ledgerBar, legend, nameOf, num, number, percent, seconds, stack,
+  state, word,
 } from "/console/dom.js";
 
 const EVERY_MS = 1000;
 const KEPT = 60; // points of a sparkline
+const NO_ANSWER = "the router does not answer";
 const figures = {}; // name: its last values
 let showsEnded = false;
 let latest = null;
 let isPressed = false; // a click begins: a row that is replaced then would never get it
+
+function say(text, level) {
+  $("so-what").textContent = text;
+  $("so-what").className = level;
+}
 
 // Workers
 
@@ -105,17 +111,29 @@ function drawRequests(look) {
   $("requests").replaceChildren(...(rows.length ? rows : [empty]));
 }
 
+function openTrace(title, facts, spans, marks) {
+  $("trace-title").textContent = title;
+  $("trace-facts").textContent = facts;
+  $("spans").replaceChildren(...spans);
+  $("marks").replaceChildren(...marks);
+  if (!$("trace").open) $("trace").showModal();
+}
+
 async function showTrace(id) {
-  const answer = await fetch(`/console/api/request?id=${encodeURIComponent(id)}`, { headers: headers() });
-  const trace = answer.ok ? (await answer.json()).trace : null;
+  let trace;
+  try {
+    const [answer, told] = await ask(`/console/api/request?id=${encodeURIComponent(id)}`);
+    trace = answer.ok ? told.trace : null;
+  } catch {
+    openTrace(NO_ANSWER, "", [], []);
+  }
   if (!trace) return;
   const spans = (trace.spans || []).filter((span) => num(span.end_s) > num(span.start_s));
   const end = Math.max(0.001, ...spans.map((span) => num(span.end_s)));
   const its = trace.request;
-  $("trace-title").textContent = `${nameOf(its)} · ${its.state}`;
-  $("trace-facts").textContent = `${num(its.prompt_tokens)} prompt tokens, ${num(its.output_tokens)} of the answer, `
+  const facts = `${num(its.prompt_tokens)} prompt tokens, ${num(its.output_tokens)} of the answer, `
     + `${count(num(trace.ledger && trace.ledger.attempts), "attempt")}, at ${its.router_id}, model ${its.model}`;
-  $("spans").replaceChildren(...spans.map((span) => {
+  const lanes = spans.map((span) => {
     const bar = el("i", { className: span.name.includes("wait") ? "wait" : span.name });
     bar.style.left = `${(100 * num(span.start_s)) / end}%`;
     bar.style.width = `${(100 * (num(span.end_s) - num(span.start_s))) / end}%`;
@@ -124,10 +142,10 @@ async function showTrace(id) {
       el("div", { className: "lane" }, bar),
       el("span", { className: "n", textContent: seconds(num(span.end_s) - num(span.start_s)) }),
       el("span", { className: "dim", textContent: span.where || "" }));
-  }));
-  $("marks").replaceChildren(...(trace.marks || []).map((mark) => el("tr", {},
-    number(seconds(num(mark.at_s))), word(mark.what), word(mark.where || "", "dim"), word(mark.note || "", mark.note === "finished" ? "dim" : "warn"))));
-  if (!$("trace").open) $("trace").showModal();
+  });
+  const marks = (trace.marks || []).map((mark) => el("tr", {},
+    number(seconds(num(mark.at_s))), word(mark.what), word(mark.where || "", "dim"), word(mark.note || "", mark.note === "finished" ? "dim" : "warn")));
+  openTrace(`${nameOf(its)} · ${its.state}`, facts, lanes, marks);
 }
 
 // Tiles
@@ -209,9 +227,7 @@ function drawModels(workers) {
 function draw(look) {
   latest = look;
   const workers = (look.status.workers || []).filter((w) => w.state !== "gone");
-  const [text, level] = soWhat(look, workers);
-  $("so-what").textContent = text;
-  $("so-what").className = level;
+  say(...soWhat(look, workers));
   const routers = (look.status.routers || []).length || 1;
   $("who").textContent = `${look.who} · ${count(routers, "router")}`;
   drawTiles(look, workers);
@@ -227,28 +243,36 @@ function draw(look) {
 }
 
 async function look() {
-  let answer;
+  let answer, told;
   try {
-    answer = await fetch("/console/api/look", { headers: headers() });
+    [answer, told] = await ask("/console/api/look");
   } catch {
-    $("so-what").textContent = "the router does not answer";
-    $("so-what").className = "bad";
+    say(NO_ANSWER, "bad");
     return;
   }
   const isKnown = answer.ok || answer.status >= 500;
   $("login").hidden = isKnown;
   $("main").hidden = !isKnown;
-  if (answer.ok) draw(await answer.json());
+  if (answer.ok) draw(told);
   else {
-    const told = await answer.json();
-    $("so-what").textContent = isKnown ? told.error.message : "";
-    if (sessionStorage.getItem("twolane")) $("login-error").textContent = told.error.message;
+    const why = told?.error?.message || `HTTP ${answer.status}`;
+    say(isKnown ? why : "", "bad");
+    if (sessionStorage.getItem("twolane")) $("login-error").textContent = why;
+  }
+}
+
+async function refresh() {
+  try {
+    await look();
+  } catch (error) {
+    console.error(error);
+    say(`this page cannot show what the router says: ${error.message}`, "bad");
   }
 }
 
 async function forever() {
   for (;;) {
-    if (document.visibilityState === "visible") await look();
+    if (document.visibilityState === "visible") await refresh();
     await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
   }
 }
@@ -274,7 +298,7 @@ $("login-form").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem("twolane", $("key").value.trim());
   $("key").value = "";
-  look();
+  refresh();
 });
 $("chat-form").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -49,6 +49,11 @@ def _sum(metric: str, by: str) -> str:
     return f'sum by ({by}) ({metric}{{{model}=~"$model"}})'
 
 
+def _seen(metric: str, by: str) -> str:
+    """Of a gauge that each router shows for the whole cluster."""
+    return f'sum by ({by}) (max by (model,{by}) ({metric}{{model=~"$model"}}))'
+
+
 def _told(metric: str, labels: str = "") -> str:
     """What a controller has told all routers."""
     return f"max by (pool) ({metric}{{{labels}}})"
@@ -105,7 +110,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Workers by state",
             "short",
-            (Query(_sum("twolane_router_workers", "pool,state"), "{{pool}} {{state}}"),),
+            (Query(_seen("twolane_router_workers", "pool,state"), "{{pool}} {{state}}"),),
         ),
     ),
     "Workers": (

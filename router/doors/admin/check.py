@@ -66,6 +66,7 @@ class Checks:
         _in_range("max_tokens", request.max_tokens, MOST_MAX_TOKENS)
         max_tokens = request.max_tokens or MAX_TOKENS
         members = self._members(request)
+        left_out = self._left_out(request)
         prefills = {its.worker_id: its for its in members if its.prefills}
         decodes = {its.worker_id: its for its in members if its.decodes}
         chosen = [
@@ -74,6 +75,8 @@ class Checks:
             if prefills[one].announce.fingerprint == decodes[other].announce.fingerprint
         ]
         if request.act.dry_run:
+            for its in left_out:
+                await context.write(its)
             for one, other in [*((its, its) for its in members), *chosen]:
                 await context.write(
                     admin_pb2.CheckClusterResponse(
@@ -94,6 +97,9 @@ class Checks:
         sizes = [its.page_tokens for its in told]
         lengths = prompt_lengths(request.prompts or PROMPTS, sizes, most)
         outcomes = []
+        for its in left_out:
+            its.left = len(members) + len(chosen)
+            await context.write(its)
         for group in _by_fingerprint(members):
             prompts = make_prompts(lengths, group[0].announce.vocab_size, seed=secrets.randbits(32))
             check = ClusterCheck(
@@ -106,16 +112,13 @@ class Checks:
                 tell=context.write,
             )
             outcomes.append(str(await check.run()))
+        if left_out:
+            outcomes.append(f"left out: {', '.join(its.prefill_worker for its in left_out)}")
         return "; ".join(outcomes)
 
     def _members(self, request: admin_pb2.CheckClusterRequest) -> list[Member]:
         """Those that take new work, prefill workers first. Raises `InvalidRequestError`."""
-        known = [
-            its
-            for its in self._router.operations.members()
-            if its.state is MemberState.ALIVE
-            and its.announce.model == (request.model or its.announce.model)
-        ]
+        known = [its for its in self._here(request) if its.state is MemberState.ALIVE]
         for name in request.worker_ids:
             if name not in {its.worker_id for its in known}:
                 raise InvalidRequestError(
@@ -129,6 +132,36 @@ class Checks:
         if not known:
             raise UnavailableError("no worker is alive that serves this")
         return sorted(known, key=lambda its: (not its.prefills, its.worker_id))
+
+    def _left_out(
+        self, request: admin_pb2.CheckClusterRequest
+    ) -> list[admin_pb2.CheckClusterResponse]:
+        """A row for each worker that should be compared, and takes no new work."""
+        here = self._here(request)
+        paired = pairs(
+            [its.worker_id for its in here if its.prefills],
+            [its.worker_id for its in here if its.decodes],
+            request.worker_ids,
+        )
+        asked = {name for pair in paired for name in pair}
+        return [
+            admin_pb2.CheckClusterResponse(
+                prefill_worker=its.worker_id,
+                decode_worker=its.worker_id,
+                error=f"it is {its.state.name.lower()}",
+            )
+            for its in sorted(here, key=lambda its: (not its.prefills, its.worker_id))
+            if its.state is not MemberState.ALIVE
+            and (its.worker_id in asked or not request.worker_ids)
+        ]
+
+    def _here(self, request: admin_pb2.CheckClusterRequest) -> list[Member]:
+        return [
+            its
+            for its in self._router.operations.members()
+            if its.state is not MemberState.GONE
+            and its.announce.model == (request.model or its.announce.model)
+        ]
 
     async def _ask_alone(
         self, member: Member, request: facts_pb2.AnswerAloneRequest

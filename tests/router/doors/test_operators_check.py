@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from tests.router.doors.two_routers import Two, two_routers
+from tests.router.doors.two_routers import CONFIG, HEARD_S, Two, two_routers
 from twolane.errors import UnavailableError
+from twolane.router.config import MembershipConfig, RouterConfig
 from twolane.router.doors.admin.worker_calls import WorkerCalls
-from twolane.v1 import acts_pb2, admin_pb2
+from twolane.router.members.member import MemberState
+from twolane.router.testing.served import SETTLED, serve_cluster
+from twolane.v1 import acts_pb2, admin_pb2, admin_pb2_grpc
+
+LONG_SILENT: MembershipConfig = dataclasses.replace(
+    SETTLED, suspicion_s=HEARD_S, gone_after_s=2 * HEARD_S
+)
 
 
 @asynccontextmanager
@@ -54,6 +63,74 @@ async def test_a_dry_run_names_the_comparisons_and_asks_no_worker(tmp_path: Path
         assert [(its.prefill_worker, its.decode_worker) for its in told][-1] == ("p0", "d0")
         assert not any(its.error or its.equal for its in told)
         assert not (await two.admin.ListEvents(admin_pb2.ListEventsRequest(audit=True))).events
+
+
+@asynccontextmanager
+async def with_one_silent_and_one_draining(folder: Path) -> AsyncIterator[Any]:
+    """The operators' service of a router: d1 is silent, and d2 drains."""
+    config = dataclasses.replace(CONFIG, admin_socket=str(folder / "admin.sock"))
+    async with (
+        serve_cluster(
+            *("p0", "d0", "d1", "d2"),
+            config=RouterConfig(membership=LONG_SILENT),
+            server_config=config,
+        ) as (server, cluster),
+        grpc.aio.insecure_channel(server.admin_address) as channel,
+        asyncio.timeout(60.0),
+    ):
+        operations = server.router.operations
+
+        async def until(**wanted: MemberState) -> None:
+            while any(
+                {its.worker_id: its.state for its in operations.members()}.get(name) is not state
+                for name, state in wanted.items()
+            ):
+                await asyncio.sleep(0.01)
+
+        await until(**dict.fromkeys(("p0", "d0", "d1", "d2"), MemberState.ALIVE))
+        cluster.workers["d1"].kill()
+        operations.drain("d2")
+        await until(d1=MemberState.SUSPECT, d2=MemberState.DRAINING)
+        yield admin_pb2_grpc.AdminServiceStub(channel)
+
+
+@pytest.mark.parametrize(
+    ("names", "left_out"),
+    [
+        ([], [("d1", "it is suspect"), ("d2", "it is draining")]),
+        (["p0"], [("d1", "it is suspect"), ("d2", "it is draining")]),
+        (["d0"], []),  # no pair of it has one of them
+    ],
+)
+@pytest.mark.parametrize("is_dry", [False, True])
+async def test_a_worker_that_takes_no_work_is_told_as_not_compared(
+    names: list[str],
+    left_out: list[tuple[str, str]],
+    is_dry: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def no_room(*_: object) -> None:
+        raise UnavailableError("it has just ended")
+
+    monkeypatch.setattr(WorkerCalls, "answer_alone", no_room)
+    async with with_one_silent_and_one_draining(tmp_path) as admin:
+        act = acts_pb2.Act(dry_run=is_dry)
+        asked = admin_pb2.CheckClusterRequest(act=act, worker_ids=names)
+        told = [its async for its in admin.CheckCluster(asked)]
+        n = len(left_out)
+        assert [(its.decode_worker, its.error) for its in told[:n]] == left_out
+        assert all(its.prefill_worker == its.decode_worker for its in told[:n])
+        assert [(its.prefill_worker, its.decode_worker) for its in told[n:]] == [
+            ("p0", "p0"),
+            ("d0", "d0"),
+            ("p0", "d0"),
+        ]
+        if is_dry:
+            return
+        (event,) = (await admin.ListEvents(admin_pb2.ListEventsRequest(audit=True))).events
+        counted = "0 compared, 0 different, 3 not compared"
+        assert event.audit.after == counted + "; left out: d1, d2" * bool(n)
 
 
 @pytest.mark.parametrize(

@@ -190,10 +190,11 @@ TOP = cluster_pb2.GetClusterStatusResponse(
 
 
 class ScriptedAdmin(ScriptedSettings, ScriptedScaler, ScriptedRollout):
-    """The looks. `is_broken`: a worker's tables are off. A worker is killed after `kill_looks` more
-    at the status without requests, which are counted."""
+    """The looks. `is_broken`: a worker's tables are off. `silent`: who does not answer about pages.
+    A worker is killed after `kill_looks` more at the status without requests, which are counted."""
 
     is_broken = False
+    silent: tuple[str, ...] = ("prefill-0",)
     kill_looks = n_looks = 0
     logs: Iterator[acts_pb2.ReadLogResponse] | None = None  # answers, one by one
 
@@ -236,7 +237,11 @@ class ScriptedAdmin(ScriptedSettings, ScriptedScaler, ScriptedRollout):
         self, request: admin_pb2.GetPagesRequest, context: Context
     ) -> admin_pb2.GetPagesResponse:
         found = admin_pb2.GetPagesResponse(workers=PAGES)
+        for its in found.workers:
+            if its.worker.worker_id not in self.silent:
+                its.unreached = ""
         if request.check:
+            found.unreached.extend([MISSING] * (MISSING.address.router_id in self.silent))
             found.workers[0].checked = True
             found.routers.add(router_id="router-0")
             if self.is_broken:

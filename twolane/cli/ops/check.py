@@ -51,7 +51,8 @@ def check(
 
     In exact mode they must be equal bit for bit, log-probabilities included. Prompts are random and
     end around the borders of pages. The requests of clients come first: few comparisons run at a
-    time. Exits with 1 if an answer differs, and with 5 if a worker could not be compared.
+    time. Exits with 1 if an answer differs, and with 5 if a worker could not be compared, such as
+    one that is silent or drains.
     """
     request = admin_pb2.CheckClusterRequest(
         act=new_act(reason, dry_run=dry_run),
@@ -68,8 +69,9 @@ def check(
                 print_message(comparison, in_one_line=True)
     if dry_run:
         if not as_json:
-            planned = Text("\n".join(map(_who, told)))
-            show(f"{_comparisons(told)} would be made", planned)
+            possible = [its for its in told if not its.error]
+            planned = Text("\n".join(map(_planned, told)))
+            show(f"{_comparisons(possible)} would be made", planned)
         return
     if not as_json:
         worst = any(map(_is_wrong, told))
@@ -113,6 +115,10 @@ def _who(its: admin_pb2.CheckClusterResponse) -> str:
     if its.prefill_worker == its.decode_worker:
         return f"{its.prefill_worker} alone"
     return f"{its.prefill_worker} > {its.decode_worker}"
+
+
+def _planned(its: admin_pb2.CheckClusterResponse) -> str:
+    return f"{_who(its)}: not compared: {its.error}" if its.error else _who(its)
 
 
 def _table(told: Told) -> Rows:

@@ -21,7 +21,7 @@ from twolane.cli.ops.output import (
 from twolane.cli.rows import Rows
 from twolane.v1 import admin_pb2
 
-_FAULTY = 1  # exit code if a table is inconsistent
+_FAULTY, _NOT_PROVEN = 1, 5  # exit codes: a table is inconsistent, a process has not answered
 
 
 @click.command()
@@ -29,7 +29,8 @@ _FAULTY = 1  # exit code if a table is inconsistent
 @click.option(
     "--check",
     is_flag=True,
-    help="Have processes check their tables; exit with 1 if one is inconsistent.",
+    help="Have processes check their tables; exit with 1 if one is inconsistent, and with 5 if a "
+    "process has not answered.",
 )
 @click.option("--rows", type=click.IntRange(0, 1_000), default=5, show_default=True)
 @quiet_option
@@ -69,6 +70,8 @@ def pages(
         emit(report(so_what(found, faults), *parts, style=style))
     if faults:
         context.exit(_FAULTY)
+    if check and (found.unreached or any(its.unreached for its in found.workers)):
+        context.exit(_NOT_PROVEN)
 
 
 def faults_of(found: admin_pb2.GetPagesResponse) -> list[str]:

@@ -66,6 +66,9 @@ def run(line: str, key_id: str) -> Result:
     return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
 
 
+EXITS = {"twolane pages --check": 5}  # a scripted worker has not answered
+
+
 def test_each_example_does_what_it_says(
     home: Path, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,7 +91,7 @@ def test_each_example_does_what_it_says(
                     done = run(f"{line} --endpoint {at}", key_id)
             else:
                 done = run(line, key_id)
-            assert done.exit_code == 0, (line, done.output)
+            assert done.exit_code == EXITS.get(line, 0), (line, done.output)
             if words == "auth create-key":
                 (key_id,) = re.findall(r"key (\w+)", done.output)[:1]
 

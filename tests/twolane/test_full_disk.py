@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.twolane.conftest import Door
+from twolane.security.keys import read_keys
 
 
 @pytest.mark.parametrize(
@@ -22,4 +24,38 @@ def test_a_full_disk_below_the_output_is_told_in_one_line(door: Door, command: l
             stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False,
         )  # fmt: skip
     assert done.stderr == "Error: cannot write the output: No space left on device\n"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(["status", "--endpoint", "127.0.0.1:1"], 3), (["drain", "nosuch", "--wait"], 2)],
+)
+def test_an_error_that_nothing_takes_keeps_its_exit_code(
+    door: Door, command: list[str], code: int
+) -> None:
+    environment = {**os.environ, "TWOLANE_ENDPOINT": door.admin}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "twolane.cli", *command],
+            stdout=subprocess.PIPE, stderr=full, text=True, env=environment, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (code, "")
+
+
+@pytest.mark.parametrize("also", [[], ["--json"]])
+def test_a_key_that_could_not_be_shown_is_revoked(tmp_path: Path, also: list[str]) -> None:
+    path = tmp_path / "keys.yaml"
+    command = ["auth", "create-key", "--tenant", "acme", "--keys", str(path), *also]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "twolane.cli", *command],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    (key,) = read_keys(path).keys
+    assert key.revoked
+    assert done.stderr.splitlines() == [
+        f"key {key.id} could not be shown: it is revoked again",
+        "Error: cannot write the output: No space left on device",
+    ]
     assert done.returncode == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -21,11 +22,11 @@ from twolane.cli.chat import chat
 from twolane.cli.completion import completion
 from twolane.cli.context import context
 from twolane.cli.controller import NotProvenError
+from twolane.cli.deploying import plan, up
 from twolane.cli.drain import drain
 from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
-from twolane.cli.models import models
 from twolane.cli.ops.bundle import bundle
 from twolane.cli.ops.check import check
 from twolane.cli.ops.config import config
@@ -41,10 +42,8 @@ from twolane.cli.ops.requests import requests
 from twolane.cli.ops.scale import scale
 from twolane.cli.ops.scaler import scaler
 from twolane.cli.ops.top import top
-from twolane.cli.plan import plan
 from twolane.cli.rollout import rollout
-from twolane.cli.status import status
-from twolane.cli.up import up
+from twolane.cli.status import models, status
 from twolane.errors import (
     CancelledError,
     DeadlineError,
@@ -75,6 +74,7 @@ EXIT_CODES: list[tuple[type[TwolaneError], int]] = [
 _NAMED_WRONGLY = (
     FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
 )  # fmt: skip
+_NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)  # as those above, without classes of their own
 _DISK_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
@@ -103,13 +103,19 @@ class App(click.Group):
         except BrokenPipeError:  # `twolane … | head`: the reader has closed the pipe
             sys.stderr.close()
             ctx.exit(1)
-        except _NAMED_WRONGLY as error:
+        except UnicodeEncodeError as error:
+            if error.encoding != "utf-8":
+                raise
+            _complain("an argument is not UTF-8")
+            ctx.exit(2)
+        except OSError as error:
+            is_named_wrongly = isinstance(error, _NAMED_WRONGLY) or error.errno in _NO_NAMES
+            if not is_named_wrongly:
+                _tell_of_the_disk(error)
             if error.filename is None:
                 raise
             _complain(f"{error.filename}: {error.strerror}")
             ctx.exit(2)
-        except OSError as error:
-            _tell_of_the_disk(error)
 
 
 def _tell_of_the_disk(error: OSError) -> NoReturn:
@@ -132,8 +138,9 @@ def _drop_output() -> None:
 
 
 def _complain(text: str) -> None:
-    click.secho("Error: ", fg="red", nl=False, err=True)
-    click.echo(text, err=True)
+    with suppress(OSError):  # standard error takes nothing: the exit code still says it
+        click.secho("Error: ", fg="red", nl=False, err=True)
+        click.echo(text, err=True)
 
 
 def describe(error: TwolaneError) -> str:

@@ -83,7 +83,7 @@ def create_key(
     **limits: float | None,
 ) -> None:
     """Create a key. It is shown only once: the file stores only its hash."""
-    from twolane.security.key_edit import create_key
+    from twolane.security.key_edit import create_key, revoke_key
     from twolane.security.keys import NAME_BOUND, is_name
 
     if tenant and not is_name(tenant):
@@ -103,10 +103,17 @@ def create_key(
             expires_in=_duration(expires_in) if expires_in else None,
             limits=given,
         )
+    try:
+        if as_json:
+            print_json({"key": shown, **_fields(key)})
+        else:
+            click.echo(shown)
+    except OSError:
+        revoke_key(path, key.id)
+        click.echo(f"key {key.id} could not be shown: it is revoked again", err=True)
+        raise
     if as_json:
-        print_json({"key": shown, **_fields(key)})
         return
-    click.echo(shown)
     whose = tenant or f"role {role}"
     click.echo(
         f"key {key.id} of {whose} was added to {path}; it is shown only this once",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ import click
 from rich.console import Console, RenderableType
 
 from twolane.admin import UNIX, AdminClient, live_sockets, only_socket, socket_of
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import no_answer, telling
 from twolane.client import Client
 from twolane.config import (
@@ -75,7 +77,7 @@ _SAMPLING_OPTIONS = [
     click.option("--seed", type=int, help="The same seed gives the same answer."),
     click.option("--stop", multiple=True, help="Stop at this text; may be repeated."),
     click.option("--model", help="Needed only if the cluster serves several."),
-    click.option("--timeout-s", type=float, help="Cancel the request after this time."),
+    click.option("--timeout-s", type=Seconds(), help="Cancel the request after this time."),
 ]
 
 
@@ -199,8 +201,11 @@ def request_options(given: Mapping[str, Any]) -> Any:
 def console() -> Console:
     """A terminal, as wide as it is; a pipe, where no line is broken, unless $COLUMNS says where."""
     found = Console(highlight=False)
-    if not (found.is_terminal or columns_from_env()):
-        return Console(highlight=False, width=_PIPE_COLUMNS)
+    is_said = columns_from_env() and found.width > 0
+    if not (found.is_terminal or is_said):
+        found.width = _PIPE_COLUMNS
+    elif found.width < 1:
+        found.width = shutil.get_terminal_size().columns
     return found
 
 

@@ -17,6 +17,7 @@ from twolane.cli.ops.acting import new_act
 from twolane.cli.ops.changing import in_words
 from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
 from twolane.cli.ops.output import ID_SHOWN, count, print_message
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import News, telling
 from twolane.errors import DeadlineError, UnavailableError
 from twolane.status import DrainInfo
@@ -32,7 +33,7 @@ _MOST_NAMED = 5
 @click.option("--wait", is_flag=True, help="Show what is left until the worker may be killed.")
 @click.option(
     "--timeout-s",
-    type=float,
+    type=Seconds(),
     default=_MOST_WAIT_S,
     show_default=True,
     help="With --wait: exit with 5 if it takes longer.",

@@ -20,6 +20,7 @@ from twolane.cli.ops.changing import SLOW_S, change, confirm, print_proof
 from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
 from twolane.cli.ops.kill import until_ended
 from twolane.cli.ops.output import print_message
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import telling
 from twolane.config import CONTROLLER_SOCKET_NAME, named_endpoint
 from twolane.v1 import acts_pb2
@@ -151,7 +152,7 @@ def _is_launchers(endpoint: str | None) -> bool:
     show_default=True,
     help="With --ray-address: the cluster's name.",
 )
-@click.option("--timeout-s", type=float, default=120.0, show_default=True)
+@click.option("--timeout-s", type=Seconds(), default=120.0, show_default=True)
 @yes_option
 @json_option
 @launcher_option

@@ -16,8 +16,10 @@ from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change
 from twolane.cli.ops.output import print_message, rollout_in_words, show
 from twolane.cli.rows import Rows
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import News
 from twolane.errors import PreconditionError, TwolaneError
+from twolane.params import MAX_INT
 from twolane.v1 import acts_pb2, cluster_pb2
 
 _POLL_S = 0.5
@@ -34,7 +36,7 @@ wait_option = click.option(
 )
 timeout_option = click.option(
     "--timeout-s",
-    type=float,
+    type=Seconds(),
     default=3600.0,
     show_default=True,
     help="With --wait: exit with 5 if it takes longer.",
@@ -74,7 +76,7 @@ def rollout() -> None:
 )
 @click.option(
     "--extra-workers",
-    type=int,
+    type=click.IntRange(0, MAX_INT),
     default=0,
     metavar="N",
     help="Let pools of one worker have a second one meanwhile: at most N workers in all.",

@@ -1,29 +1,33 @@
-"""`twolane status`: shows workers, pages and requests."""
+"""`twolane status` and `twolane models`: what a cluster consists of, and what it serves."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from twolane.admin import AdminClient
 from twolane.cli.common import (
     admin_client,
     client,
-    console,
     emit,
+    endpoint_option,
     json_option,
+    operator,
     operator_at_port,
     operator_option,
     print_json,
 )
 from twolane.cli.ops.output import print_message
+from twolane.cli.patience import Patient, watch_on_screen
 from twolane.cli.rows import EPOCH_SHOWN, Rows
+from twolane.client import Client
 from twolane.service_status import ServiceStatus
 from twolane.status import (
     ClusterStatus,
@@ -38,6 +42,7 @@ from twolane.v1 import cluster_pb2
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
 _UUID_SHOWN = 12
+_FINGERPRINT_SHOWN = 12  # characters
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
 
@@ -54,44 +59,65 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
     """
     with contextlib.ExitStack() as stack:
         admin = admin_client(endpoint) or operator_at_port(endpoint)
-        look: Callable[[], ClusterStatus | ServiceStatus]
-        if admin is not None:
-            admin = stack.enter_context(admin)
-            look = admin.status
-        else:
-            look = stack.enter_context(client(endpoint)).status
+        patient: Patient[Any] = stack.enter_context(
+            Patient(client(endpoint), partial(client, endpoint))
+            if admin is None
+            else Patient(admin, partial(operator, endpoint))
+        )
         if as_json and watch:
             with contextlib.suppress(KeyboardInterrupt):
                 while True:
-                    _print_json(admin, look, in_one_line=True)
+                    _print_json(patient.look(_for_programs), in_one_line=True)
                     time.sleep(WATCH_EVERY_S)
         elif as_json:
-            _print_json(admin, look, in_one_line=False)
+            _print_json(patient.look(_for_programs), in_one_line=False)
         elif not watch:
-            emit(_rendered(look(), with_gone=with_gone))
+            emit(_rendered(patient.look(_status), with_gone=with_gone))
         else:
-            first = _rendered(look(), with_gone=with_gone)
-            with Live(first, console=console(), screen=True) as live:
-                try:
-                    while True:
-                        time.sleep(WATCH_EVERY_S)
-                        live.update(_rendered(look(), with_gone=with_gone))
-                except KeyboardInterrupt:
-                    return
+            watch_on_screen(
+                patient, lambda its: _rendered(_status(its), with_gone=with_gone), WATCH_EVERY_S
+            )
+
+
+@click.command()
+@json_option
+@endpoint_option
+def models(*, as_json: bool, endpoint: str | None) -> None:
+    """List the models that the cluster serves."""
+    with client(endpoint) as connected:
+        served = connected.models()
+    if as_json:
+        print_json(served)
+        return
+    table = Rows(("model", "fingerprint"), ("context", "vocabulary"))
+    for model in served:
+        numbers = str(model.max_context_tokens), str(model.vocab_size)
+        table.add_row(model.name, model.fingerprint[:_FINGERPRINT_SHOWN], *numbers)
+    emit(table)
+
+
+def _status(its: AdminClient | Client) -> ClusterStatus | ServiceStatus:
+    return its.status()
+
+
+def _for_programs(
+    its: AdminClient | Client,
+) -> cluster_pb2.GetClusterStatusResponse | ServiceStatus:
+    """An operator's as the message that routers answer."""
+    if isinstance(its, Client):
+        return its.status()
+    asked = cluster_pb2.GetClusterStatusRequest()
+    found: cluster_pb2.GetClusterStatusResponse = its.call("GetClusterStatus", asked)
+    return found
 
 
 def _print_json(
-    admin: AdminClient | None,
-    look: Callable[[], ClusterStatus | ServiceStatus],
-    *,
-    in_one_line: bool,
+    found: cluster_pb2.GetClusterStatusResponse | ServiceStatus, *, in_one_line: bool
 ) -> None:
-    """An operator's as the message that routers answer, `twolane.v1.GetClusterStatusResponse`."""
-    if admin is not None:
-        found = admin.call("GetClusterStatus", cluster_pb2.GetClusterStatusRequest())
-        print_message(found, in_one_line=in_one_line)
+    if isinstance(found, ServiceStatus):
+        print_json(found, schema="twolane.ServiceStatus", indent=None if in_one_line else 2)
     else:
-        print_json(look(), schema="twolane.ServiceStatus", indent=None if in_one_line else 2)
+        print_message(found, in_one_line=in_one_line)
 
 
 def _rendered(status: ClusterStatus | ServiceStatus, *, with_gone: bool) -> RenderableType:

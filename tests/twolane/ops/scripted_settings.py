@@ -18,9 +18,10 @@ MISSING = cluster_pb2.RouterStatus(
 
 class ScriptedSettings:
     """`is_broken`: routers differ, and so do answers. `is_new`: no controller has called the
-    router yet, and no client."""
+    router yet, and no client. A check leaves out the workers of `left_out`, which are silent."""
 
     is_broken = False
+    left_out: tuple[str, ...] = ()
     is_new = False
 
     async def GetConfig(
@@ -67,6 +68,10 @@ class ScriptedSettings:
     async def CheckCluster(
         self, request: admin_pb2.CheckClusterRequest, context: Context
     ) -> AsyncIterator[admin_pb2.CheckClusterResponse]:
+        for name in self.left_out:
+            yield admin_pb2.CheckClusterResponse(
+                prefill_worker=name, decode_worker=name, error="it is suspect", left=3
+            )
         pairs = [("prefill-0", "prefill-0"), ("decode-0", "decode-0"), ("prefill-0", "decode-0")]
         for left, (prefill, decode) in zip((2, 1, 0), pairs, strict=True):
             its = admin_pb2.CheckClusterResponse(prefill_worker=prefill, decode_worker=decode)

@@ -21,7 +21,7 @@ from twolane.cli.controller import ControllerClient
 from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.deploy.cli.down_command import down as down_elsewhere
-from twolane.v1 import cluster_pb2
+from twolane.v1 import cluster_pb2, worker_pb2
 
 
 def run(door: Door, line: str, typed: str | None = None) -> Result:
@@ -98,6 +98,25 @@ def test_where_a_worker_may_still_run_its_silent_host_is_named(
         assert until_ended(admin, "w-2") == "no proof yet that w-2 has ended"
     with AdminClient(f"unix:{tmp_path}/none.sock") as admin:
         assert until_ended(admin, "w-0").startswith("the router does not answer: no cluster")
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        (["gone", "alive"], "no proof yet that w-0 has ended; it is alive"),
+        (["gone", "gone", "suspect"], "no proof yet that w-0 has ended; it is suspect"),
+        (["gone", "gone"], "no proof yet that w-0 has ended; the router counts it as gone"),
+    ],
+)
+def test_earlier_incarnations_are_not_taken_for_the_one_that_is_to_end(
+    states: list[str], told: str, door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_pb2.WorkerAddress(worker_id="w-0")
+    workers = [cluster_pb2.WorkerStatus(worker=worker, state=state) for state in states]
+    found = cluster_pb2.GetClusterStatusResponse(workers=workers)
+    with AdminClient(door.admin) as admin:
+        monkeypatch.setattr(admin, "call", lambda *_, **__: found)
+        assert until_ended(admin, "w-0") == told
 
 
 def test_a_check_that_finds_a_difference_exits_with_1_and_names_it(

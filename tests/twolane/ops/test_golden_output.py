@@ -69,6 +69,7 @@ COMMANDS = {
     "rollout_resume": "rollout resume --yes --wait",
     "rollout_undo": "rollout undo --yes",
 }
+EXITS = {"pages_check": 5}  # a worker has not answered
 # What is printed as lines, which the terminal breaks.
 LINES = {
     *("drain", "drain_dry", "drain_undo", "fence", "fence_dry", "scale", "scale_dry"),
@@ -110,7 +111,7 @@ def _same_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_output_is_as_it_was_looked_at(name: str, kind: str, door: Door) -> None:
     line = f"{COMMANDS[name]} --json" if kind == "json" else COMMANDS[name]
     done = run(door, line, ENVIRONMENTS[kind])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == EXITS.get(name, 0), done.output
     check(name, kind, done.stdout)
 
 

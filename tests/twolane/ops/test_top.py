@@ -1,11 +1,17 @@
-"""The line of `twolane top` that says so what."""
+"""The line of `twolane top` that says so what, and how wide it may be."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from tests.twolane.conftest import Door
+from twolane.cli.app import app
+from twolane.cli.common import console
 from twolane.cli.ops.top import so_what
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -56,3 +62,22 @@ def test_the_bottleneck_and_the_slow_worker_are_named(
     seen: cluster_pb2.GetClusterStatusResponse, said: str
 ) -> None:
     assert said in so_what(seen)
+
+
+@pytest.mark.parametrize("line", ["top --once", "status"])
+def test_columns_below_one_are_as_if_none_were_said(line: str, door: Door) -> None:
+    arguments = [*line.split(), "--endpoint", door.admin]
+    none, zero = (
+        CliRunner(env={"COLUMNS": columns}).invoke(app, arguments).stdout for columns in (None, "0")
+    )
+    assert len(none.splitlines()) > 1
+    assert zero == none
+
+
+def test_a_terminal_is_as_wide_as_it_is_where_columns_are_below_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((123, 40)))
+    assert console().width == 123

@@ -14,6 +14,7 @@ from twolane.cli.ops.changing import change
 from twolane.cli.ops.output import count, missing, print_message, quiet_option, show
 from twolane.cli.rows import Rows
 from twolane.errors import InvalidParameterError, InvalidRequestError
+from twolane.params import MAX_INT
 from twolane.v1 import admin_pb2, cluster_pb2
 
 _OFF = 1  # exit code: routers do not agree
@@ -78,7 +79,11 @@ def diff(*, as_json: bool, endpoint: str | None) -> None:
 @config.command("set")
 @click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
 @click.option(
-    "--expect-revision", type=int, default=0, metavar="N", help="Refuse if it changed since."
+    "--expect-revision",
+    type=click.IntRange(0, MAX_INT),
+    default=0,
+    metavar="N",
+    help="Refuse if it changed since.",
 )
 @act_options
 @json_option

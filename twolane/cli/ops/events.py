@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
 from rich.text import Text
 
+from twolane.admin import AdminClient
 from twolane.cli.common import emit, json_option, operator, operator_option
 from twolane.cli.ops.output import count, missing, print_message, quiet_option, seconds, show
+from twolane.cli.patience import Patient
 from twolane.cli.rows import Rows
+from twolane.cli.times import Duration
 from twolane.v1 import admin_pb2, cluster_pb2
 
 _BAD = ("gone", "died", "lost", "suspect", "silent", "off", "down", "failed")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-class Duration(click.ParamType[float]):
-    """A duration like 90, 90s, 10m, 2h or 1d."""
-
-    name = "duration"
-
-    def convert(
-        self, value: str | float, parameter: click.Parameter | None, context: click.Context | None
-    ) -> float:
-        text = str(value)
-        unit = _UNITS.get(text[-1:], 0.0)
-        try:
-            found = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            found = -1.0
-        if found < 0:
-            self.fail(f"{text!r} is not a duration like 90s, 10m, 2h or 1d", parameter, context)
-        return found
+_MOST = 1_000
 
 
 @click.command()
@@ -54,7 +40,7 @@ class Duration(click.ParamType[float]):
 )
 @click.option("--about", "subject", default="", help="A worker, host, router or submission id.")
 @click.option("--audit", is_flag=True, help="Only operators' acts.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True)
+@click.option("--limit", type=click.IntRange(1, _MOST), default=100, show_default=True)
 @quiet_option
 @json_option
 @operator_option
@@ -79,14 +65,51 @@ def events(
     asked = admin_pb2.ListEventsRequest(
         since_s=since_s, kinds=kinds, subject=subject, page_size=limit, audit=audit
     )
-    with operator(endpoint) as admin:
-        if follow:
-            for news in admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=asked)):
+    if follow:
+        with Patient(operator(endpoint), partial(operator, endpoint)) as patient:
+            for news in _followed(patient, asked):
                 _tell(news, as_json=as_json, quiet=quiet)
-        else:
-            is_chosen = bool(since_s or kinds or subject or audit)
-            page = admin.call("ListEvents", asked)
-            _show(page, is_chosen=is_chosen, as_json=as_json, quiet=quiet)
+        return
+    with operator(endpoint) as admin:
+        is_chosen = bool(since_s or kinds or subject or audit)
+        page = admin.call("ListEvents", asked)
+        _show(page, is_chosen=is_chosen, as_json=as_json, quiet=quiet)
+
+
+def _followed(
+    patient: Patient[AdminClient], asked: admin_pb2.ListEventsRequest
+) -> Iterator[admin_pb2.WatchEventsResponse]:
+    """Each event once: a router that is asked anew begins with those of the past again."""
+    began, first_at = time.time(), 0.0
+    told: deque[str] = deque(maxlen=2 * _MOST)
+    streams: dict[AdminClient, Iterator[admin_pb2.WatchEventsResponse]] = {}
+
+    def ask(admin: AdminClient) -> tuple[bool, admin_pb2.WatchEventsResponse | None]:
+        """The next message, and whether its stream begins with it."""
+        begins = admin not in streams
+        if begins:
+            streams.clear()
+            past = admin_pb2.ListEventsRequest()
+            past.CopyFrom(asked)
+            if asked.since_s:
+                past.since_s += time.time() - began
+            streams[admin] = admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=past))
+        return begins, next(streams[admin], None)
+
+    while True:
+        begins, news = patient.look(ask)
+        if news is None:
+            return
+        if begins and told:
+            new = [each for each in news.events if each.id not in told and each.at >= first_at]
+            del news.events[:]
+            news.events.extend(new)
+            if not (new or news.unreached):
+                continue
+        if news.events and not told:
+            first_at = news.events[0].at
+        told.extend(event.id for event in news.events)
+        yield news
 
 
 def _show(

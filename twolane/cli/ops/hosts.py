@@ -11,6 +11,7 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import News
 from twolane.v1 import acts_pb2, cluster_pb2
 
@@ -54,7 +55,11 @@ def uncordon(
 @click.option("--hand-over", is_flag=True, help="Resume running answers elsewhere, as room allows.")
 @click.option("--no-wait", is_flag=True, help="Return at once.")
 @click.option(
-    "--timeout-s", type=float, default=600.0, show_default=True, help="Exit with 5 after so long."
+    "--timeout-s",
+    type=Seconds(),
+    default=600.0,
+    show_default=True,
+    help="Exit with 5 after so long.",
 )
 @act_options
 @json_option

@@ -15,6 +15,8 @@ from twolane.cli.ops.epochs import epoch_of, expect_epoch_option
 from twolane.errors import TwolaneError
 from twolane.v1 import acts_pb2, cluster_pb2
 
+_GONE = "gone"
+
 
 @click.command()
 @click.argument("worker_id", metavar="WORKER", shell_complete=workers)
@@ -60,7 +62,10 @@ def until_ended(admin: AdminClient, worker_id: str) -> str:
         found = admin.call("GetClusterStatus", asked, within_s=2.0)
     except TwolaneError as error:
         return f"the router does not answer: {error.message}"
-    known = [f"it is {its.state}" for its in found.workers if its.worker.worker_id == worker_id]
+    states = [its.state for its in found.workers if its.worker.worker_id == worker_id]
+    known = [f"it is {state}" for state in states if state != _GONE]  # not its earlier incarnations
+    if states and not known:
+        known.append("the router counts it as gone")
     known += [
         f"its host {host.name} is {host.state}" + f" ({host.note})" * bool(host.note)
         for host in found.hosts

@@ -6,13 +6,16 @@ import re
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from itertools import dropwhile
 
 import click
 
+from twolane.admin import AdminClient
 from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.completion import workers
 from twolane.cli.ops.output import print_message
+from twolane.cli.patience import Patient
 from twolane.v1 import acts_pb2
 
 _FOLLOW_S = 1.0
@@ -39,9 +42,14 @@ def logs(
     """
     shown: deque[str] = deque(maxlen=_MOST)
     asked = acts_pb2.ReadLogRequest(name=name, lines=lines, from_file=from_file)
-    with operator(endpoint) as admin:
+
+    def read(admin: AdminClient) -> acts_pb2.ReadLogResponse:
+        found: acts_pb2.ReadLogResponse = admin.call("ReadLog", asked)
+        return found
+
+    with Patient(operator(endpoint), partial(operator, endpoint)) as patient:
         while True:
-            found: acts_pb2.ReadLogResponse = admin.call("ReadLog", asked)
+            found = patient.look(read)
             if found.source != asked.source:
                 if not found.source.startswith(f"{name} "):
                     click.echo(f"from its log file, read by {found.source}:", err=True)

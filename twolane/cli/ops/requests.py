@@ -27,6 +27,7 @@ from twolane.cli.ops.output import (
 )
 from twolane.cli.ops.trace import Bars, marks_table, perfetto, so_what
 from twolane.cli.rows import Rows
+from twolane.cli.times import Seconds
 from twolane.errors import InvalidRequestError
 from twolane.v1 import admin_pb2, cluster_pb2
 
@@ -46,7 +47,7 @@ def requests() -> None:
     "--worker", "worker_id", default="", help="Only requests at this worker, in either role."
 )
 @click.option("--model", default="")
-@click.option("--older-than", "older_than_s", type=float, default=0.0, metavar="SECONDS")
+@click.option("--older-than", "older_than_s", type=Seconds(), default=0.0, metavar="SECONDS")
 @click.option("--ended", is_flag=True, help="List recently ended requests, the latest first.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N")
 @quiet_option

@@ -12,7 +12,7 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
-from twolane.cli.ops.events import Duration
+from twolane.cli.times import Duration, Seconds
 from twolane.cli.waiting import News
 from twolane.errors import InvalidParameterError
 from twolane.params import MAX_INT
@@ -40,7 +40,11 @@ _POLL_S = 0.2
 )
 @click.option("--wait", is_flag=True, help="Return when the pools have these sizes.")
 @click.option(
-    "--timeout-s", type=float, default=600.0, show_default=True, help="With --wait: exit with 5."
+    "--timeout-s",
+    type=Seconds(),
+    default=600.0,
+    show_default=True,
+    help="With --wait: exit with 5.",
 )
 @act_options
 @json_option

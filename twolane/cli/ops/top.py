@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 
 import click
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
 from twolane.admin import AdminClient
@@ -23,6 +22,7 @@ from twolane.cli.ops.output import (
     seconds,
     share,
 )
+from twolane.cli.patience import Patient, watch_on_screen
 from twolane.cli.rows import Rows
 from twolane.status import ROLE_NAMES
 from twolane.v1 import cluster_pb2, worker_pb2
@@ -45,23 +45,18 @@ def top(*, once: bool, quiet: bool, as_json: bool, endpoint: str | None) -> None
     It shows tokens per second, the duration of steps, the wait of prompts, and the share of pages
     in use.
     """
-    with operator(endpoint) as admin:
-        status = _look(admin)
-        if as_json:
-            print_message(status)
-        elif quiet:
-            for worker in _worst_first(status):
-                click.echo(worker.worker.worker_id)
-        elif once or not console().is_terminal:
-            emit(render(status))
-        else:
-            with Live(render(status), console=console(), screen=True) as live:
-                try:
-                    while True:
-                        time.sleep(_EVERY_S)
-                        live.update(render(_look(admin)))
-                except KeyboardInterrupt:
-                    return
+    with Patient(operator(endpoint), partial(operator, endpoint)) as patient:
+        if not (as_json or quiet or once) and console().is_terminal:
+            watch_on_screen(patient, lambda admin: render(_look(admin)), _EVERY_S)
+            return
+        status = patient.look(_look)
+    if as_json:
+        print_message(status)
+    elif quiet:
+        for worker in _worst_first(status):
+            click.echo(worker.worker.worker_id)
+    else:
+        emit(render(status))
 
 
 def _look(admin: AdminClient) -> cluster_pb2.GetClusterStatusResponse:

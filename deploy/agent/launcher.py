@@ -27,7 +27,7 @@ from twolane.deploy.agent.kept import latest, parsed
 from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
 from twolane.deploy.agent.made_hosts import MadeHosts, addressed
 from twolane.deploy.agent.revisions import check_revision, fit_on_hosts
-from twolane.deploy.agent.switch import Switch, fence_all
+from twolane.deploy.agent.switch import Switch, fence_host
 from twolane.deploy.agent.term import Term
 from twolane.deploy.controller.desired import Desired, Seat
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
@@ -237,10 +237,9 @@ class AgentLauncher:
         """
         is_ours = not any(link.is_deposed for link in self._links.values())
         if is_ours and (self._is_stopping or not self._outlives):
-            for_hosts = (
-                fence_all(link, self._handles, self.fence) for link in self._links.values()
-            )
-            await asyncio.gather(*for_hosts)
+            async with asyncio.TaskGroup() as tasks:
+                for link in self._links.values():
+                    tasks.create_task(fence_host(link, self._handles, self.fence))
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)

@@ -72,20 +72,23 @@ class Switch:
             self.declared_dead[epoch] = link.host.name
 
 
-async def fence_all(
+async def fence_host(
     link: HostLink, handles: Mapping[str, Handle], fence: Callable[[Handle], Awaitable[None]]
 ) -> None:
     """Fence those of `handles` that run on the link's host. If the host is silent and could not be
     switched off for one of them, that is not tried again for the others."""
-    for handle in [its for its in handles.values() if its.host_name == link.host.name]:
+    left = [its for its in handles.values() if its.host_name == link.host.name]
+    while left:
         try:
-            await fence(handle)
+            await fence(left[0])
         except DeposedError:
             return
         except NotProvenError as error:
-            log.warning("%s: %s", handle.name, error)
             if link.state is not HostState.UP:
+                log.warning("%s may still run: %s", ", ".join(its.name for its in left), error)
                 return
+            log.warning("%s may still run: %s", left[0].name, error)
+        del left[0]
 
 
 async def _boot_of(link: HostLink) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.twolane.conftest import Door
+from twolane.cli.app import app
 from twolane.security.keys import read_keys
 
 
@@ -59,3 +62,22 @@ def test_a_key_that_could_not_be_shown_is_revoked(tmp_path: Path, also: list[str
         "Error: cannot write the output: No space left on device",
     ]
     assert done.returncode == 1
+
+
+def test_a_key_that_can_neither_be_shown_nor_revoked_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are on the same full disk."""
+    path = tmp_path / "keys.yaml"
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("twolane.security.key_edit.revoke_key", is_full)
+    monkeypatch.setattr("twolane.cli.auth.print_json", is_full)
+    line = ["auth", "create-key", "--tenant", "acme", "--keys", str(path), "--json"]
+    done = CliRunner().invoke(app, line)
+    (key,) = read_keys(path).keys
+    told = done.stderr.splitlines()[0]
+    assert told == f"key {key.id} could not be shown, nor revoked: twolane auth revoke {key.id}"
+    assert done.exit_code == 1

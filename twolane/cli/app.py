@@ -106,7 +106,7 @@ class App(click.Group):
         except UnicodeEncodeError as error:
             if error.encoding != "utf-8":
                 raise
-            _complain("an argument is not UTF-8")
+            _complain("an argument or input is not UTF-8")
             ctx.exit(2)
         except OSError as error:
             is_named_wrongly = isinstance(error, _NAMED_WRONGLY) or error.errno in _NO_NAMES

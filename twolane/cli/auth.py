@@ -109,8 +109,13 @@ def create_key(
         else:
             click.echo(shown)
     except OSError:
-        revoke_key(path, key.id)
-        click.echo(f"key {key.id} could not be shown: it is revoked again", err=True)
+        try:
+            with _naming_faults():
+                revoke_key(path, key.id)
+            click.echo(f"key {key.id} could not be shown: it is revoked again", err=True)
+        except (OSError, InvalidRequestError):  # the key file's disk is as full
+            text = f"key {key.id} could not be shown, nor revoked: twolane auth revoke {key.id}"
+            click.echo(text, err=True)
         raise
     if as_json:
         return

@@ -28,7 +28,8 @@ FoundT = TypeVar("FoundT")
 
 
 class Patient(Generic[ClientT]):
-    """Closes `client`. `connect` makes another one, for where the cluster is by then."""
+    """Owns a client. If it has answered and does so no more, others that `connect` makes are asked,
+    wherever the cluster is by then."""
 
     def __init__(self, client: ClientT, connect: Callable[[], ClientT]) -> None:
         self._client = client
@@ -37,27 +38,30 @@ class Patient(Generic[ClientT]):
         self.tell: Callable[[str], None] = _tell
 
     def look(self, ask: Callable[[ClientT], FoundT]) -> FoundT:
-        """What `ask` returns. Raises its first error if it gets no answer for too long."""
+        """What `ask` returns. Raises its last error if it gets no answer for too long."""
+        began_s, since = time.monotonic(), time.strftime("%H:%M:%S")
         try:
             found = ask(self._client)
         except (UnavailableError, DeadlineError) as error:
             if not self._has_answered:
                 raise
-            found = self._ask_again(ask, error)
+            self.tell(f"the router has not answered since {since}: asking for {_AT_MOST_S:g} s")
+            found = self._ask_again(ask, error, began_s + _AT_MOST_S)
         self._has_answered = True
         return found
 
-    def _ask_again(self, ask: Callable[[ClientT], FoundT], why: TwolaneError) -> FoundT:
-        since, end = time.strftime("%H:%M:%S"), time.monotonic() + _AT_MOST_S
-        self.tell(f"the router has not answered since {since}: asking for {_AT_MOST_S:g} s")
+    def _ask_again(self, ask: Callable[[ClientT], FoundT], why: TwolaneError, end: float) -> FoundT:
         while time.monotonic() < end:
             time.sleep(_EVERY_S)
-            with suppress(TwolaneError):  # of any kind: one that has just started knows little
+            try:
                 self._client.close()
                 self._client = self._connect()
                 found = ask(self._client)
-                self.tell("the router answers again")
-                return found
+            except TwolaneError as error:  # of any kind: one that has just started knows little
+                why = error
+                continue
+            self.tell("the router answers again")
+            return found
         raise why
 
     def __enter__(self) -> Self:

@@ -47,5 +47,9 @@ class Duration(click.ParamType[float]):
         unit_s = _UNITS.get(text[-1:])
         found = _checked(text[:-1], unit_s) if unit_s else _checked(text, 1.0)
         if found is None:
-            self.fail(f"{text!r} is not a duration like 90s, 10m, 2h or 1d", parameter, context)
+            self.fail(
+                f"{text!r} is not a duration like 90s, 10m, 2h or 1d, at most {MAX_INT} s",
+                parameter,
+                context,
+            )
         return found

@@ -66,7 +66,7 @@ class Checks:
         _in_range("max_tokens", request.max_tokens, MOST_MAX_TOKENS)
         max_tokens = request.max_tokens or MAX_TOKENS
         members = self._members(request)
-        left_out = self._left_out(request)
+        left_out = self._left_out(request, members)
         prefills = {its.worker_id: its for its in members if its.prefills}
         decodes = {its.worker_id: its for its in members if its.decodes}
         chosen = [
@@ -134,10 +134,12 @@ class Checks:
         return sorted(known, key=lambda its: (not its.prefills, its.worker_id))
 
     def _left_out(
-        self, request: admin_pb2.CheckClusterRequest
+        self, request: admin_pb2.CheckClusterRequest, members: Sequence[Member]
     ) -> list[admin_pb2.CheckClusterResponse]:
-        """A row for each worker that should be compared, and takes no new work."""
-        here = self._here(request)
+        """A row for each worker that should be compared with those, and takes no new work."""
+        chosen = [its for its in members if its.worker_id in request.worker_ids] or members
+        prints = {its.announce.fingerprint for its in chosen}
+        here = [its for its in self._here(request) if its.announce.fingerprint in prints]
         paired = pairs(
             [its.worker_id for its in here if its.prefills],
             [its.worker_id for its in here if its.decodes],

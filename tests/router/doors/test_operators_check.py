@@ -21,7 +21,7 @@ from twolane.router.testing.served import SETTLED, serve_cluster
 from twolane.v1 import acts_pb2, admin_pb2, admin_pb2_grpc
 
 LONG_SILENT: MembershipConfig = dataclasses.replace(
-    SETTLED, suspicion_s=HEARD_S, gone_after_s=2 * HEARD_S
+    SETTLED, suspicion_s=HEARD_S, gone_after_s=3600.0
 )
 
 
@@ -66,8 +66,9 @@ async def test_a_dry_run_names_the_comparisons_and_asks_no_worker(tmp_path: Path
 
 
 @asynccontextmanager
-async def with_one_silent_and_one_draining(folder: Path) -> AsyncIterator[Any]:
-    """The operators' service of a router: d1 is silent, and d2 drains."""
+async def with_one_silent_and_one_draining(folder: Path, draining: str = "") -> AsyncIterator[Any]:
+    """The operators' service of a router: d1 is silent, and d2 drains, whose fingerprint is
+    `draining` if that is one."""
     config = dataclasses.replace(CONFIG, admin_socket=str(folder / "admin.sock"))
     async with (
         serve_cluster(
@@ -91,6 +92,8 @@ async def with_one_silent_and_one_draining(folder: Path) -> AsyncIterator[Any]:
         cluster.workers["d1"].kill()
         operations.drain("d2")
         await until(d1=MemberState.SUSPECT, d2=MemberState.DRAINING)
+        (drained,) = (its for its in operations.members() if its.worker_id == "d2")
+        drained.announce.fingerprint = draining or drained.announce.fingerprint
         yield admin_pb2_grpc.AdminServiceStub(channel)
 
 
@@ -131,6 +134,15 @@ async def test_a_worker_that_takes_no_work_is_told_as_not_compared(
         (event,) = (await admin.ListEvents(admin_pb2.ListEventsRequest(audit=True))).events
         counted = "0 compared, 0 different, 3 not compared"
         assert event.audit.after == counted + "; left out: d1, d2" * bool(n)
+
+
+@pytest.mark.parametrize("names", [[], ["p0"]])
+async def test_a_worker_of_another_revision_is_not_missed(names: list[str], tmp_path: Path) -> None:
+    async with with_one_silent_and_one_draining(tmp_path, draining="older") as admin:
+        act = acts_pb2.Act(dry_run=True)
+        asked = admin_pb2.CheckClusterRequest(act=act, worker_ids=names)
+        told = [its async for its in admin.CheckCluster(asked)]
+        assert [its.decode_worker for its in told if its.error] == ["d1"]
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,12 @@ FIRST, SECOND = "router-0", "router-1"
 PAUSE_S = 0.2
 
 
-def event(n: int) -> cluster_pb2.ClusterEvent:
-    return cluster_pb2.ClusterEvent(id=f"e{n}", at=n, source="router-0", kind="worker.alive")
+def event(n: int, source: str = FIRST) -> cluster_pb2.ClusterEvent:
+    """Each source has an id of its own for what it notes."""
+    name = f"{'e' if source == FIRST else 'f'}{n}"
+    return cluster_pb2.ClusterEvent(
+        id=name, at=n, source=source, kind="worker.alive", subject=f"w{n}"
+    )
 
 
 class Router(admin_pb2_grpc.AdminServiceServicer):
@@ -54,10 +58,11 @@ class Router(admin_pb2_grpc.AdminServiceServicer):
     def WatchEvents(
         self, request: admin_pb2.WatchEventsRequest, context: Any
     ) -> Iterator[admin_pb2.WatchEventsResponse]:
-        assert request.past.page_size == 100
+        assert request.past.page_size == (100 if self._name == FIRST else 1_000)
         yield admin_pb2.WatchEventsResponse(events=map(event, self._events))
-        if self._name == SECOND:
-            yield admin_pb2.WatchEventsResponse(events=[event(7)])
+        if self._name == SECOND:  # which has noted the last one itself, and tells one again
+            again = [event(5), event(6, SECOND), event(7)]
+            yield admin_pb2.WatchEventsResponse(events=again)
         self._lives = 0
         self._live(context)
 
@@ -177,7 +182,14 @@ def test_a_router_that_has_just_started_may_know_nothing_yet(
 
     with Patient(Client(door.endpoint), lambda: Client(door.endpoint)) as patient:
         assert patient.look(ask) + patient.look(ask) == "ab"
-        answers.append(InvalidRequestError("wrong"))
+        answers += [UnavailableError("ends"), InvalidRequestError("unknown")]
+        monkeypatch.setattr("twolane.cli.patience._AT_MOST_S", 0.0)
+        with pytest.raises(UnavailableError, match="ends"):
+            patient.look(ask)
+        answers[:] = [InvalidRequestError("wrong")]
         with pytest.raises(InvalidRequestError, match="wrong"):
             patient.look(ask)
-    assert capsys.readouterr().err.splitlines()[1:] == [AGAIN]
+    silent, again, silent_too = capsys.readouterr().err.splitlines()
+    assert silent.startswith(SILENT)
+    assert again == AGAIN
+    assert silent_too.startswith(SILENT)

@@ -97,7 +97,7 @@ def test_a_number_that_no_message_holds_is_refused_as_it_is_read(line: str, door
 def test_what_is_not_utf_8_is_refused_in_one_line(line: str, door: Door) -> None:
     done = run(door, line.format("a\udcffb"))
     assert done.exit_code == 2, repr(done.exception)
-    assert done.stderr == "Error: an argument is not UTF-8\n"
+    assert done.stderr == "Error: an argument or input is not UTF-8\n"
 
 
 @pytest.mark.parametrize("line", ["bundle {}", "auth create-key --tenant a --keys {}"])

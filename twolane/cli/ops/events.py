@@ -20,6 +20,7 @@ from twolane.v1 import admin_pb2, cluster_pb2
 
 _BAD = ("gone", "died", "lost", "suspect", "silent", "off", "down", "failed")
 _MOST = 1_000
+_SAME_S = 5.0  # as routers merge what several of them note
 
 
 @click.command()
@@ -79,37 +80,57 @@ def events(
 def _followed(
     patient: Patient[AdminClient], asked: admin_pb2.ListEventsRequest
 ) -> Iterator[admin_pb2.WatchEventsResponse]:
-    """Each event once: a router that is asked anew begins with those of the past again."""
+    """Each change once: a router that is asked anew begins with the past, and may have noted itself
+    what the one before has told."""
     began, first_at = time.time(), 0.0
-    told: deque[str] = deque(maxlen=2 * _MOST)
-    streams: dict[AdminClient, Iterator[admin_pb2.WatchEventsResponse]] = {}
+    told: deque[cluster_pb2.ClusterEvent] = deque(maxlen=2 * _MOST)
+    stream: tuple[AdminClient, Iterator[admin_pb2.WatchEventsResponse]] | None = None
 
-    def ask(admin: AdminClient) -> tuple[bool, admin_pb2.WatchEventsResponse | None]:
-        """The next message, and whether its stream begins with it."""
-        begins = admin not in streams
-        if begins:
-            streams.clear()
+    def ask(admin: AdminClient) -> admin_pb2.WatchEventsResponse | None:
+        nonlocal stream
+        if stream is None or stream[0] is not admin:
             past = admin_pb2.ListEventsRequest()
             past.CopyFrom(asked)
+            if stream is not None:
+                past.page_size = _MOST  # what happened meanwhile may be more than was asked for
             if asked.since_s:
                 past.since_s += time.time() - began
-            streams[admin] = admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=past))
-        return begins, next(streams[admin], None)
+            stream = admin, admin.watch("WatchEvents", admin_pb2.WatchEventsRequest(past=past))
+        return next(stream[1], None)
 
+    first = stream
     while True:
-        begins, news = patient.look(ask)
+        news = patient.look(ask)
         if news is None:
             return
-        if begins and told:
-            new = [each for each in news.events if each.id not in told and each.at >= first_at]
+        is_another = first is not None and stream is not first
+        if is_another:
+            new = [
+                its
+                for its in news.events
+                if its.at >= first_at and not any(_is_same(its, old) for old in told)
+            ]
             del news.events[:]
             news.events.extend(new)
             if not (new or news.unreached):
                 continue
+        first = first or stream
         if news.events and not told:
             first_at = news.events[0].at
-        told.extend(event.id for event in news.events)
+        told.extend(news.events)
         yield news
+
+
+def _is_same(one: cluster_pb2.ClusterEvent, other: cluster_pb2.ClusterEvent) -> bool:
+    """One event, or one change that two sources have noted."""
+    if one.id == other.id:
+        return True
+    return (
+        (one.kind, one.subject, one.text) == (other.kind, other.subject, other.text)
+        and one.source != other.source
+        and abs(one.at - other.at) < _SAME_S
+        and not one.HasField("audit")
+    )
 
 
 def _show(

@@ -60,8 +60,12 @@ export async function send(text) {
 async function showLedger(id, answer, note) {
   try {
     const [found, told] = await ask(`/console/api/request?id=${encodeURIComponent(id)}`);
-    if (found.ok) answer.append(ledgerBar(told.trace.ledger || {}));
-  } catch {
-    note.textContent += "; the router does not say where the time went";
+    if (found.ok) {
+      answer.append(ledgerBar(told.trace.ledger || {}));
+      return;
+    }
+  } catch (error) {
+    console.error(error);
   }
+  note.textContent += "; the router does not say where the time went";
 }

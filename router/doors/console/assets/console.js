@@ -13,6 +13,7 @@ const NO_ANSWER = "the router does not answer";
 const figures = {}; // name: its last values
 let showsEnded = false;
 let latest = null;
+let traces = 0; // that were asked for
 let isPressed = false; // a click begins: a row that is replaced then would never get it
 
 function say(text, level) {
@@ -120,14 +121,20 @@ function openTrace(title, facts, spans, marks) {
 }
 
 async function showTrace(id) {
-  let trace;
+  const nth = ++traces;
+  let answer, told;
   try {
-    const [answer, told] = await ask(`/console/api/request?id=${encodeURIComponent(id)}`);
-    trace = answer.ok ? told.trace : null;
+    [answer, told] = await ask(`/console/api/request?id=${encodeURIComponent(id)}`);
   } catch {
-    openTrace(NO_ANSWER, "", [], []);
+    if (nth === traces) openTrace(NO_ANSWER, "", [], []);
+    return;
   }
-  if (!trace) return;
+  if (nth !== traces) return; // another one was asked for meanwhile
+  if (!answer.ok) {
+    openTrace(told?.error?.message || `HTTP ${answer.status}`, "", [], []);
+    return;
+  }
+  const trace = told.trace;
   const spans = (trace.spans || []).filter((span) => num(span.end_s) > num(span.start_s));
   const end = Math.max(0.001, ...spans.map((span) => num(span.end_s)));
   const its = trace.request;

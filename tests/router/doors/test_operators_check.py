@@ -92,8 +92,13 @@ async def with_one_silent_and_one_draining(folder: Path, draining: str = "") -> 
         cluster.workers["d1"].kill()
         operations.drain("d2")
         await until(d1=MemberState.SUSPECT, d2=MemberState.DRAINING)
-        (drained,) = (its for its in operations.members() if its.worker_id == "d2")
-        drained.announce.fingerprint = draining or drained.announce.fingerprint
+        its = cluster.workers["d2"]
+        its.fingerprint = draining or its.fingerprint
+        while (
+            next(m.announce.fingerprint for m in operations.members() if m.worker_id == "d2")
+            != its.fingerprint
+        ):
+            await asyncio.sleep(0.01)
         yield admin_pb2_grpc.AdminServiceStub(channel)
 
 

@@ -126,14 +126,16 @@ def lengths(results: Path = RESULTS) -> str:
 
 
 def steps(results: Path = RESULTS) -> str:
-    bf16, exact, fp8, fp8_kv = (
+    bf16, another, exact, fp8, fp8_kv = (
         {point["name"]: point for point in read(name, results)["points"]}
         for name in (
-            "engine_bf16", "engine_exact", "engine_fp8_weights", "engine_fp8_weights_fp8_kv",
+            "engine_bf16", "engine_bf16_another_card", "engine_exact", "engine_fp8_weights",
+            "engine_fp8_weights_fp8_kv",
         )
     )  # fmt: skip
     head = (
         "step", "ms in each round", "of vLLM 0.24's (aim)", "of the roofline (aim)",
+        "another card: ms", "of vLLM's", "of the roofline",
         "exact mode adds", "with FP8 weights (aim)", "with FP8 weights and pages (aim)",
     )  # fmt: skip
     rows = []
@@ -149,9 +151,8 @@ def steps(results: Path = RESULTS) -> str:
         rows.append(
             [
                 _in_words(name),
-                ", ".join(_short(each) for each in point["rounds_ms"]),
-                _of_vllm(point, OF_VLLM),
-                _aimed(point["share_of_roofline"], OF_ROOFLINE.get(name), at_least=True),
+                *_on_a_card(point),
+                *_on_a_card(another[name]),
                 exact_cell,
                 fp8_cell,
                 _ms(with_both, FP8_KV_MS),
@@ -173,6 +174,14 @@ def sustained(results: Path = RESULTS) -> str:
         for point in read("engine_bf16", results)["sustained"]["points"]
     ]
     return markdown(head, rows)
+
+
+def _on_a_card(point: Point) -> list[str]:
+    return [
+        ", ".join(_short(each) for each in point["rounds_ms"]),
+        _of_vllm(point, OF_VLLM),
+        _aimed(point["share_of_roofline"], OF_ROOFLINE.get(point["name"]), at_least=True),
+    ]
 
 
 def _in_words(name: str) -> str:

@@ -41,13 +41,16 @@ BAD: dict[str, dict[str, Any] | None] = {
     "cut off": {"body": '{"who": "op'},
     "never": None,
 }
+SEEN_MS = 500  # a click's question is here by then, and what was answered is drawn
 NO_ANSWER = "#so-what.bad:has-text('the router does not answer')"
 
 
 class ScriptedRouter:
-    """`bad`: how it answers the paths that it answers badly."""
+    """`bad`: how it answers the paths that it answers badly. `held`: the questions about a request
+    that it has not answered yet; None: it answers them."""
 
     def __init__(self) -> None:
+        self.held: list[Any] | None = None
         self.bad: dict[str, dict[str, Any] | None] = {}
         self.chats: list[list[str]] = []  # the contents of each chat's messages
 
@@ -61,6 +64,8 @@ class ScriptedRouter:
                 route.fulfill(**told)
         elif path == "/api/look":
             route.fulfill(json=LOOK)
+        elif path == "/api/request" and self.held is not None:
+            self.held.append(route)
         elif path == "/api/request":
             route.fulfill(json=TRACE)
         elif path == "/api/chat":
@@ -132,6 +137,22 @@ def test_a_request_that_cannot_be_opened_is_told_and_opens_later(kind: str, brow
         router.bad.clear()
         page.eval_on_selector("#requests tr[data-id]", "row => row.click()")
         page.wait_for_selector("#trace[open] h2:has-text('r1 · running')")
+
+
+def test_a_late_answer_to_an_earlier_click_does_not_replace_a_later_ones(browser: Any) -> None:
+    router = ScriptedRouter()
+    with console_of(browser, router) as (page, _):
+        router.held = []
+        page.eval_on_selector("#requests tr[data-id]", "row => row.click()")
+        page.wait_for_timeout(SEEN_MS)
+        (early,), router.held = router.held, None
+        page.eval_on_selector("#requests tr[data-id]", "row => row.click()")
+        page.wait_for_selector("#trace[open] h2:has-text('r1 · running')")
+        with page.expect_response("**/api/request*") as late:
+            early.fulfill(json={"trace": {"request": {**REQUEST, "state": "queued"}}})
+        late.value.finished()
+        page.wait_for_timeout(SEEN_MS)
+        assert page.inner_text("#trace h2") == "r1 · running"
 
 
 @pytest.mark.parametrize("kind", BAD)

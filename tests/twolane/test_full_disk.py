@@ -74,7 +74,7 @@ def test_a_key_that_can_neither_be_shown_nor_revoked_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("twolane.security.key_edit.revoke_key", is_full)
-    monkeypatch.setattr("twolane.cli.auth.print_json", is_full)
+    monkeypatch.setattr("twolane.cli.access.auth.print_json", is_full)
     line = ["auth", "create-key", "--tenant", "acme", "--keys", str(path), "--json"]
     done = CliRunner().invoke(app, line)
     (key,) = read_keys(path).keys

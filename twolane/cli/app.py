@@ -16,17 +16,17 @@ from typing import Any, NoReturn
 import click
 
 from twolane import __version__
-from twolane.cli.auth import auth
-from twolane.cli.certs import certs
+from twolane.cli.access.auth import auth
+from twolane.cli.access.certs import certs
+from twolane.cli.access.context import context
 from twolane.cli.chat import chat
 from twolane.cli.completion import completion
-from twolane.cli.context import context
 from twolane.cli.controller import NotProvenError
-from twolane.cli.deploying import plan, up
 from twolane.cli.drain import drain
 from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
 from twolane.cli.generate import generate
+from twolane.cli.models import models
 from twolane.cli.ops.bundle import bundle
 from twolane.cli.ops.check import check
 from twolane.cli.ops.config import config
@@ -42,8 +42,10 @@ from twolane.cli.ops.requests import requests
 from twolane.cli.ops.scale import scale
 from twolane.cli.ops.scaler import scaler
 from twolane.cli.ops.top import top
+from twolane.cli.plan import plan
 from twolane.cli.rollout import rollout
-from twolane.cli.status import models, status
+from twolane.cli.status import status
+from twolane.cli.up import up
 from twolane.errors import (
     CancelledError,
     DeadlineError,

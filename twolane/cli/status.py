@@ -17,7 +17,6 @@ from twolane.cli.common import (
     admin_client,
     client,
     emit,
-    endpoint_option,
     json_option,
     operator,
     operator_at_port,
@@ -42,7 +41,6 @@ from twolane.v1 import cluster_pb2
 WATCH_EVERY_S = 0.5
 MAX_REQUESTS_SHOWN = 20
 _UUID_SHOWN = 12
-_FINGERPRINT_SHOWN = 12  # characters
 _STATE_STYLE = {"alive": "green", "suspect": "yellow", "draining": "yellow", "gone": "red"}
 
 
@@ -77,23 +75,6 @@ def status(*, watch: bool, with_gone: bool, as_json: bool, endpoint: str | None)
             watch_on_screen(
                 patient, lambda its: _rendered(_status(its), with_gone=with_gone), WATCH_EVERY_S
             )
-
-
-@click.command()
-@json_option
-@endpoint_option
-def models(*, as_json: bool, endpoint: str | None) -> None:
-    """List the models that the cluster serves."""
-    with client(endpoint) as connected:
-        served = connected.models()
-    if as_json:
-        print_json(served)
-        return
-    table = Rows(("model", "fingerprint"), ("context", "vocabulary"))
-    for model in served:
-        numbers = str(model.max_context_tokens), str(model.vocab_size)
-        table.add_row(model.name, model.fingerprint[:_FINGERPRINT_SHOWN], *numbers)
-    emit(table)
 
 
 def _status(its: AdminClient | Client) -> ClusterStatus | ServiceStatus:

@@ -36,9 +36,12 @@ class Seconds(click.ParamType[float]):
 
 
 class Duration(click.ParamType[float]):
-    """A duration like 90, 90s, 10m, 2h or 1d."""
+    """A duration like 90, 90s, 10m, 2h or 1d, in seconds."""
 
     name = "duration"
+
+    def __init__(self, least_s: float = 0.0) -> None:
+        self._least_s = least_s
 
     def convert(
         self, value: object, parameter: click.Parameter | None, context: click.Context | None
@@ -46,10 +49,8 @@ class Duration(click.ParamType[float]):
         text = str(value)
         unit_s = _UNITS.get(text[-1:])
         found = _checked(text[:-1], unit_s) if unit_s else _checked(text, 1.0)
-        if found is None:
-            self.fail(
-                f"{text!r} is not a duration like 90s, 10m, 2h or 1d, at most {MAX_INT} s",
-                parameter,
-                context,
-            )
+        if found is None or found < self._least_s:
+            bounds = f"{self._least_s:g} to {MAX_INT} s"
+            words = f"{text!r} is not a duration like 90s, 10m, 2h or 1d, of {bounds}"
+            self.fail(words, parameter, context)
         return found

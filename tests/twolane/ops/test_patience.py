@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -193,3 +195,26 @@ def test_a_router_that_has_just_started_may_know_nothing_yet(
     assert silent.startswith(SILENT)
     assert again == AGAIN
     assert silent_too.startswith(SILENT)
+
+
+def test_the_first_call_without_an_answer_counts_towards_the_silence(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, lasts_s = [0.0], [0.0, 20.0, 6.0, 6.0, 6.0]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep, strftime=time.strftime)
+    monkeypatch.setattr("twolane.cli.patience.time", clock)
+
+    def ask(_: Client) -> None:
+        now_s[0] += lasts_s.pop(0)
+        if now_s[0]:
+            raise UnavailableError("ends")
+
+    with Patient(Client(door.endpoint), lambda: Client(door.endpoint)) as patient:
+        patient.look(ask)
+        with pytest.raises(UnavailableError, match="ends"):
+            patient.look(ask)
+    assert now_s == [20.0 + 1 + 6 + 1 + 6]

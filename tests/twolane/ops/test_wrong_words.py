@@ -129,7 +129,7 @@ TIMES = [
 
 def test_all_times_are_known() -> None:
     options = {option for _, parameter in TIMES for option in parameter.opts}
-    assert options == {"--timeout-s", "--for", "--since", "--older-than"}
+    assert options == {"--timeout-s", "--for", "--since", "--older-than", "--expires-in"}
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e300"])

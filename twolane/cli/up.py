@@ -1,5 +1,4 @@
-"""`twolane up` and `twolane plan`: each becomes a program of `twolane.deploy`, which needs
-an extra, `[serve]` or `[plan]`."""
+"""`twolane up`: becomes the launcher of `twolane.deploy`, which needs the extra `[serve]`."""
 
 from __future__ import annotations
 
@@ -27,19 +26,6 @@ def up(arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-P", "-m", "twolane.deploy.up", *arguments]
     sys.stdout.flush()
     os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
-
-
-@click.command(
-    add_help_option=False,  # the planner parses its own options and prints their help
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def plan(arguments: tuple[str, ...]) -> None:
-    """Say how many workers of each role a recorded load needs, and what they cost."""
-    # -P, so that a user's folder `twolane` is not imported
-    command = [sys.executable, "-P", "-m", "twolane.deploy.cli.plan_command", *arguments]
-    sys.stdout.flush()
-    os.execv(sys.executable, command)
 
 
 def _launcher(arguments: tuple[str, ...]) -> str | None:

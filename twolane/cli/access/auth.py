@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ import click
 
 from twolane.cli.common import client, console, endpoint_option, json_option, print_json
 from twolane.cli.rows import Rows
+from twolane.cli.times import Duration
 from twolane.errors import InvalidParameterError, InvalidRequestError
 from twolane.prompts import MAX_PRIORITY
 from twolane.security.identity import Role
@@ -20,7 +20,6 @@ from twolane.security.identity import Role
 if TYPE_CHECKING:
     from twolane.security.keys import ApiKey, TenantLimits
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _AT_LEAST_ONE = click.IntRange(min=1)
 
@@ -53,7 +52,13 @@ def auth() -> None:
     show_default=True,
     help="Viewers can read metrics and status; operators can also drain and fence.",
 )
-@click.option("--expires-in", metavar="30d", help="Lifetime in days, hours (12h) or minutes (90m).")
+@click.option(
+    "--expires-in",
+    "expires_in_s",
+    metavar="30d",
+    type=Duration(least_s=60),
+    help="Lifetime in days, hours (12h) or minutes (90m).",
+)
 @click.option(
     "--weight",
     type=_POSITIVE,
@@ -77,7 +82,7 @@ def create_key(
     *,
     tenant: str,
     role: str,
-    expires_in: str | None,
+    expires_in_s: float | None,
     path: Path,
     as_json: bool,
     **limits: float | None,
@@ -100,7 +105,7 @@ def create_key(
             path,
             tenant,
             role=Role(role),
-            expires_in=_duration(expires_in) if expires_in else None,
+            expires_in=None if expires_in_s is None else timedelta(seconds=expires_in_s),
             limits=given,
         )
     try:
@@ -204,13 +209,6 @@ def _naming_faults() -> Iterator[None]:
         raise InvalidRequestError(str(error), field="keys") from error
     except msgspec.ValidationError as error:
         raise InvalidRequestError(in_words(error)) from error
-
-
-def _duration(text: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
-    if found is None or not int(found[1]):
-        raise InvalidParameterError("expires_in", text, "like 30d, 12h or 90m")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def _fields(key: ApiKey) -> dict[str, Any]:

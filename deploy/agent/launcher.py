@@ -27,7 +27,7 @@ from twolane.deploy.agent.kept import latest, parsed
 from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
 from twolane.deploy.agent.made_hosts import MadeHosts, addressed
 from twolane.deploy.agent.revisions import check_revision, fit_on_hosts
-from twolane.deploy.agent.switch import Switch, fence_host
+from twolane.deploy.agent.switch import Switch, fence_host, may_still_run
 from twolane.deploy.agent.term import Term
 from twolane.deploy.controller.desired import Desired, Seat
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
@@ -64,6 +64,7 @@ class AgentLauncher:
         self._is_stopping = False
         self._kept_on_hosts = KeptOnHosts(self._links, term, self._call)
         self._outlives = False
+        self.left = ""
         self.offered: dict[str, tuple[str, ...]] = {}  # GPUs, by host
         self.made = MadeHosts(self._links, self._switch.declared_dead)
         self.desired: Desired | None = None  # as the controller before has left it
@@ -233,13 +234,13 @@ class AgentLauncher:
     async def close(self) -> None:
         """Fence the processes that this controller has started. A cluster that was adopted or has
         come up keeps running unless a stop was requested; one that another controller has taken
-        over always keeps running. Raises as `watch` does.
-        """
+        over always keeps running. Raises as `watch` does."""
         is_ours = not any(link.is_deposed for link in self._links.values())
         if is_ours and (self._is_stopping or not self._outlives):
             async with asyncio.TaskGroup() as tasks:
                 for link in self._links.values():
                     tasks.create_task(fence_host(link, self._handles, self.fence))
+            self.left = may_still_run(self._links, self._handles.values())
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)

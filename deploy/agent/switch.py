@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import grpc
 
@@ -89,6 +89,18 @@ async def fence_host(
                 return
             log.warning("%s may still run: %s", left[0].name, error)
         del left[0]
+
+
+def may_still_run(links: Mapping[str, HostLink], handles: Collection[Handle]) -> str:
+    """Those of `handles` whose end is not proven, by host; empty if all have ended."""
+    left: dict[str, list[str]] = {}
+    for its in handles:
+        if not links[its.host_name].end_of(its).done():
+            left.setdefault(its.host_name, []).append(its.name)
+    return "; ".join(
+        f"{', '.join(names)} may still run on {host}, which is {links[host].state}"
+        for host, names in left.items()
+    )
 
 
 async def _boot_of(link: HostLink) -> str:

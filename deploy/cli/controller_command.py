@@ -19,8 +19,8 @@ import click
 
 from twolane.deploy.agent.placed import connect
 from twolane.deploy.agent.supervision import supervisor_over
-from twolane.deploy.cli.start_failed import StartFailed
-from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.cli.start_failed import NOT_PROVEN, StartFailed
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.process.child import log_to_stderr
@@ -87,6 +87,9 @@ def controller(
         asyncio.run(service.run())
     except (StartError, DeposedError) as error:
         raise StartFailed(error) from error
+    except NotProvenError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(NOT_PROVEN) from error
 
 
 class Controller:
@@ -110,7 +113,7 @@ class Controller:
 
     async def run(self) -> None:
         """Return at SIGTERM or SIGINT, or when an operator has stopped the cluster. Raises
-        `DeposedError`."""
+        `DeposedError`, and `NotProvenError` if something of it may still run then."""
         leave, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, leave.set)

@@ -16,6 +16,7 @@ from twolane.cli.waiting import telling
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.cli.own_stdout import take_over
+from twolane.deploy.cli.start_failed import NOT_PROVEN
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.resolve import resolve
@@ -24,8 +25,6 @@ from twolane.deploy.spec.settings import TimingSpec
 from twolane.deploy.spec.topology import TimingOptions
 from twolane.deploy.spec.topology_file import find_topology, read_topology
 from twolane.security.credentials import Credentials
-
-_NOT_PROVEN = 5  # an exit code: see `twolane.cli.app`
 
 
 @click.command()
@@ -63,7 +62,7 @@ def down(
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
         click.echo(f"Error: {error}", err=True)
-        raise SystemExit(_NOT_PROVEN) from error
+        raise SystemExit(NOT_PROVEN) from error
     click.echo(_stopped(topology, as_json=as_json))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from twolane.deploy.agent.placed import connect
 from twolane.deploy.agent.supervision import supervisor_over
 from twolane.deploy.cli.stdin import read_stdin
+from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.spec.cluster_spec import ClusterSpec
@@ -27,7 +28,8 @@ def up_over_agents(
     """Start the cluster, or attach to it if it runs already, supervise it, and stop it on Ctrl-C.
     The launcher's socket for operators is in `folder`.
 
-    Raises `StartError`, and `DeposedError` if another launcher has taken the cluster over.
+    Raises `StartError`, `DeposedError` if another launcher has taken the cluster over, and
+    `NotProvenError` if something may still run after a stop.
     """
     asyncio.run(_up(cluster, tell, folder, share=share, until_eof=until_eof))
 
@@ -62,5 +64,7 @@ async def _up(
             tell(Event(kind=Kind.STOPPING))
             running.cancel()  # stops what it has started; what ran before keeps running
             await asyncio.wait([running])
+            if launcher.left:
+                raise NotProvenError(launcher.left)
             return
         await running

@@ -16,6 +16,7 @@ import click
 
 from twolane.cli.common import emit
 from twolane.cli.examples import epilog
+from twolane.cli.full_disk import OnFullDisks
 from twolane.cli.rows import Rows
 from twolane.cli.waiting import telling
 from twolane.deploy.controller.priors import Hardware, UnknownGpuError, hardware
@@ -54,7 +55,11 @@ class SloType(click.ParamType[tuple[float, float]]):
         return ttft_ms, gap_ms
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("plan"))
+@click.command(
+    cls=OnFullDisks,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=epilog("plan"),
+)
 @click.option(
     "--trace", "path", required=True, metavar="FILE", type=click.Path(path_type=Path),
     help="CSV, plain or gzipped: arrival_ms,prompt_tokens,output_tokens, or an Azure trace.",

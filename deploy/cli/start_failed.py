@@ -7,6 +7,8 @@ import click
 from twolane.deploy.errors import WrongTopologyError
 from twolane.deploy.spec.listeners import UnprotectedStartError, UnusedOptionError
 
+NOT_PROVEN = 5  # the exit code of `NotProvenError`: see `twolane.cli.app`
+
 
 def code_of(error: Exception) -> int:
     """The exit code: 2 if the command line has to be changed, else 1."""

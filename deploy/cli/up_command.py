@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,13 +23,14 @@ import click
 from rich.console import Console
 
 from twolane.cli.examples import epilog
+from twolane.cli.full_disk import OnFullDisks
 from twolane.config import SOCKET_NAME
 from twolane.deploy.cli.flags import flags, said
 from twolane.deploy.cli.own_stdout import take_over
 from twolane.deploy.cli.progress import Progress
-from twolane.deploy.cli.start_failed import StartFailed, code_of
+from twolane.deploy.cli.start_failed import NOT_PROVEN, StartFailed, code_of
 from twolane.deploy.cli.stdin import read_stdin
-from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Launcher
 from twolane.deploy.launch.process_launcher import ProcessLauncher
@@ -57,10 +59,15 @@ if TYPE_CHECKING:
     from twolane.deploy.spec.topology import Topology
 
 _MOST_PREPARED = 16  # workers whose processes are started in one go; a stop is not heard meanwhile
+_STORE_S = 2.0  # to connect
 _COUNT = click.IntRange(0, MOST_WORKERS)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]}, epilog=epilog("up"))
+@click.command(
+    cls=OnFullDisks,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=epilog("up"),
+)
 @click.option(
     "--topology",
     metavar="FILE_OR_NAME",
@@ -117,6 +124,7 @@ def up(context: click.Context, /, **given: Any) -> None:
             check_gpus(cluster)
             _check_keys(cluster)
             _check_ports(cluster)
+            _look_for_store(cluster)
         _make(log_dir)
         with _prints_to(log_dir / "launcher.log") as own_log:
             if topology.launcher == "ray":
@@ -147,6 +155,9 @@ def up(context: click.Context, /, **given: Any) -> None:
             eof = given["until_stdin_closes"]
             last_words = None if given["as_json"] else scratch / LAST_WORDS
             asyncio.run(_bring_up(launcher, cluster, tell, log_dir, eof, last_words, scratch))
+    except NotProvenError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(NOT_PROVEN) from error
     except (StartError, DeposedError, click.UsageError) as error:
         if given["as_json"]:
             _print_json(out, Event(kind=Kind.FAILED, text=str(error)))  # the log may be closed
@@ -187,6 +198,25 @@ def _check_ports(cluster: ClusterSpec) -> None:
                 if option == "--port" and _is_ours(join(host, port)):
                     why += ". A cluster of yours is there: `twolane down` ends it"
             raise StartError(f"cannot listen on {join(host, port)} ({option}): {why}")
+
+
+def _look_for_store(cluster: ClusterSpec) -> None:
+    """Say so if the store does not listen: clusters serve without one, and use it once it does."""
+    if cluster.settings.store is None:
+        return
+    from twolane.router.shared.address import parse_address
+
+    address = parse_address(cluster.settings.store)
+    why = ""
+    for place in address.hosts:
+        try:
+            socket.create_connection(place, _STORE_S).close()
+        except OSError as error:
+            why = str(error)
+            continue
+        return
+    text = f"Warning: {address} is not reached ({why}): until it is, routers share nothing"
+    click.echo(text, err=True)
 
 
 def _is_ours(endpoint: str) -> bool:
@@ -264,6 +294,12 @@ async def _keep_up(
     last_words: Path | None,
     folder: Path,
 ) -> None:
+    from twolane.deploy.launch.controller_door import (
+        ANSWER_S,
+        ControllerDoor,
+        open_controller_door,
+    )
+
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def ask_to_stop() -> None:
@@ -275,18 +311,19 @@ async def _keep_up(
                 if last_words is not None:
                     last_words.write_text("           stopped\n")
             finally:  # also if the reader of the output has gone
-                os._exit(0)
+                door.over()
+                loop.call_later(ANSWER_S, os._exit, 0)
+            return
         if stop.is_set():  # at the second Ctrl-C, do not wait for running answers
             hurry.set()
         stop.set()
 
+    door = ControllerDoor(supervisor, ask_to_stop, tell)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:
         loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
-    from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
-
-    async with open_controller_door(ControllerDoor(supervisor, ask_to_stop, tell), folder):
+    async with open_controller_door(door, folder):
         await supervisor.run(stop, hurry)
 
 

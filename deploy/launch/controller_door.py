@@ -26,11 +26,13 @@ from twolane.security.identity import Identity, Role
 from twolane.v1 import agent_pb2
 
 MOST_PATH_BYTES = 107  # of a unix socket
+ANSWER_S = 0.1  # calls are answered within that, when all is over
 CONTROLLER = agent_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name
 
 
 class ControllerDoor:
-    """Serves operators' calls with a supervisor. `stop` stops the cluster as Ctrl-C does."""
+    """Serves operators' calls with a supervisor. `stop` stops the cluster as Ctrl-C does; `over`
+    is to be called when that is done."""
 
     def __init__(
         self, supervisor: Supervisor, stop: Callable[[], None], tell: Callable[[Event], None]
@@ -38,6 +40,14 @@ class ControllerDoor:
         self._supervisor = supervisor
         self._stop = stop
         self._tell = tell
+        self._is_over = asyncio.Event()
+        self._why_not: NotProvenError | DeposedError | None = None
+
+    def over(self, why_not: NotProvenError | DeposedError | None = None) -> None:
+        """Those who have asked for a stop are told that nothing runs any more, or `why_not`."""
+        if not self._is_over.is_set():
+            self._why_not = why_not
+            self._is_over.set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         methods = {
@@ -72,6 +82,10 @@ class ControllerDoor:
     ) -> agent_pb2.StopClusterResponse:
         self._audit(request.who, "stop", "")
         asyncio.get_running_loop().call_soon(self._stop)
+        await self._is_over.wait()
+        if self._why_not is not None:
+            text = f"not proven: {self._why_not}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
         return agent_pb2.StopClusterResponse(pid=os.getpid())
 
     def _audit(self, who: str, what: str, name: str) -> None:
@@ -80,7 +94,7 @@ class ControllerDoor:
 
 @asynccontextmanager
 async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncIterator[None]:
-    """Serve the socket in `folder`, which only its user can open."""
+    """Serve the socket in `folder`, which only its user can open, while the cluster runs."""
     gate = Gate("controller", is_private=True, anonymous=Identity(Role.OPERATOR, "local"))
     server = grpc.aio.server(interceptors=[gate], options=INTERNAL_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((door.handler(),))
@@ -93,5 +107,9 @@ async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncItera
     await server.start()
     try:
         yield
+    except (NotProvenError, DeposedError) as error:
+        door.over(error)
+        raise
     finally:
-        await server.stop(grace=0.1)
+        door.over()
+        await server.stop(ANSWER_S)

@@ -97,6 +97,12 @@ class Hosts(Protocol):
         is forgotten."""
         ...
 
+    @property
+    def left(self) -> str:
+        """Once the launcher is closed: what was to end and may still run, and where; empty if all
+        is proven dead, or nothing was to end."""
+        ...
+
     async def say_off(self, host_name: str) -> str:
         """Accept an operator's statement that a host which does not answer is switched off. Returns
         the proof for display; raises `NotProvenError` for a host that answers."""

@@ -115,9 +115,10 @@ class Supervisor:
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
         """Run the cluster until `stop` is set; `hurry` ends the grace period early.
 
-        Raises `StartError` if it does not start, and `DeposedError` if another controller has taken
-        over. However this returns, no process that this launcher started is left running. The
-        exception are `hosts`: there only `stop` ends a cluster that is up.
+        Raises `StartError` if it does not start, `DeposedError` if another controller has taken
+        over, and `NotProvenError` if something may still run after a stop. However this ends, no
+        process that this launcher started is left running on this machine. On `hosts`, only `stop`
+        ends a cluster that is up.
         """
         try:
             if self._hosts is not None:
@@ -146,6 +147,8 @@ class Supervisor:
             await self._stop(hurry)
         finally:
             await self._launcher.close()
+        if self._hosts is not None and self._hosts.left:
+            raise NotProvenError(self._hosts.left)
         self._tell(Event(kind=Kind.STOPPED))
 
     async def fence(self, worker_id: str, epoch: int = 0) -> str:

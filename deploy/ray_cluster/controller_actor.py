@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.agent.supervision import supervisor_over
-from twolane.deploy.errors import DeposedError, StartError
+from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
 from twolane.deploy.launch.events import Event, History, Kind
 from twolane.deploy.launch.supervisor import Supervisor
@@ -104,6 +104,8 @@ class ControllerActor:
                 runner.run(self._hold())
             except (StartError, DeposedError) as error:
                 self._tell(Event(kind=Kind.FAILED, text=str(error)))
+            except NotProvenError as error:  # at a stop, which answers with the silent hosts
+                log.warning("%s", error)
             except BaseException:
                 log.exception("the controller broke")
                 os._exit(1)  # Ray restarts the actor, which adopts the running processes

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -238,3 +239,18 @@ def test_a_wall_clock_that_steps_stops_no_answers(
             set_clock(folder, offset_s)
             assert [n_answered(ready) for _ in range(20)] == [8] * 20
         stop(process)
+
+
+def test_a_store_that_is_not_there_is_named_and_the_cluster_serves(
+    environment: dict[str, str],
+) -> None:
+    with socket.socket() as taken:  # and not listened at
+        taken.bind(("127.0.0.1", 0))
+        store = f"redis://:secret@127.0.0.1:{taken.getsockname()[1]}/0"
+        with started([*UP, *FAKE, "--store", store], environment) as (process, event):
+            assert event["kind"] == "ready"
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+    named = store.replace(":secret@", "")
+    assert errors.startswith(f"Warning: {named} is not reached ([Errno 111] Connection refused)")
+    assert len(errors.splitlines()) == 1

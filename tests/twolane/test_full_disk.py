@@ -17,8 +17,12 @@ from twolane.security.keys import read_keys
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["status", "--json"], ["generate", "a b"], ["--help"]]
-)
+    "command",
+    [
+        ["status"], ["status", "--json"], ["generate", "a b"], ["--help"], ["up", "--help"],
+        ["plan", "--help"], ["up", "--print-topology"],
+    ],
+)  # fmt: skip
 def test_a_full_disk_below_the_output_is_told_in_one_line(door: Door, command: list[str]) -> None:
     environment = {**os.environ, "TWOLANE_ENDPOINT": door.endpoint}
     with open("/dev/full", "w") as full:
@@ -32,7 +36,13 @@ def test_a_full_disk_below_the_output_is_told_in_one_line(door: Door, command: l
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [(["status", "--endpoint", "127.0.0.1:1"], 3), (["drain", "nosuch", "--wait"], 2)],
+    [
+        (["status", "--endpoint", "127.0.0.1:1"], 3),
+        (["drain", "nosuch", "--wait"], 2),
+        (["status", "--bad"], 2),
+        (["up", "--bad"], 2),
+        (["plan"], 2),
+    ],
 )
 def test_an_error_that_nothing_takes_keeps_its_exit_code(
     door: Door, command: list[str], code: int

@@ -8,10 +8,7 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
-from contextlib import suppress
-from typing import Any, NoReturn
 
 import click
 
@@ -25,6 +22,7 @@ from twolane.cli.controller import NotProvenError
 from twolane.cli.drain import drain
 from twolane.cli.examples import show_examples
 from twolane.cli.fence import down, fence
+from twolane.cli.full_disk import OnFullDisks, complain, tell_of_the_disk
 from twolane.cli.generate import generate
 from twolane.cli.models import models
 from twolane.cli.ops.bundle import bundle
@@ -77,23 +75,16 @@ _NAMED_WRONGLY = (
     FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError,
 )  # fmt: skip
 _NO_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)  # as those above, without classes of their own
-_DISK_TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
-class App(click.Group):
+class App(OnFullDisks, click.Group):
     """Turns a `TwolaneError` into a line on standard error and an exit code."""
-
-    def make_context(self, *args: Any, **more: Any) -> click.Context:
-        try:
-            return super().make_context(*args, **more)
-        except OSError as error:  # of --help and --version, which are printed here
-            _tell_of_the_disk(error)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except TwolaneError as error:
-            _complain(describe(error))
+            complain(describe(error))
             ctx.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
         except KeyboardInterrupt:
             click.echo(err=True)
@@ -108,41 +99,16 @@ class App(click.Group):
         except UnicodeEncodeError as error:
             if error.encoding != "utf-8":
                 raise
-            _complain("an argument or input is not UTF-8")
+            complain("an argument or input is not UTF-8")
             ctx.exit(2)
         except OSError as error:
             is_named_wrongly = isinstance(error, _NAMED_WRONGLY) or error.errno in _NO_NAMES
             if not is_named_wrongly:
-                _tell_of_the_disk(error)
+                tell_of_the_disk(error)
             if error.filename is None:
                 raise
-            _complain(f"{error.filename}: {error.strerror}")
+            complain(f"{error.filename}: {error.strerror}")
             ctx.exit(2)
-
-
-def _tell_of_the_disk(error: OSError) -> NoReturn:
-    """Say that the disk takes nothing, and exit. Raises any other error."""
-    if error.errno not in _DISK_TAKES_NOTHING:
-        raise error
-    what = error.filename or "the output"
-    _complain(f"cannot write {what}: {error.strerror}")
-    _drop_output()
-    sys.exit(1)
-
-
-def _drop_output() -> None:
-    """Drop what standard output does not take, which Python would try to write once more at its
-    end, and complain again."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(text: str) -> None:
-    with suppress(OSError):  # standard error takes nothing: the exit code still says it
-        click.secho("Error: ", fg="red", nl=False, err=True)
-        click.echo(text, err=True)
 
 
 def describe(error: TwolaneError) -> str:

@@ -7,6 +7,7 @@ It connects to the unix socket that `twolane up` opens in its folder, which only
 from __future__ import annotations
 
 import getpass
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ import grpc
 
 from twolane.admin import UNIX, only_socket, socket_of
 from twolane.config import CONTROLLER_SOCKET_NAME, check_endpoint
-from twolane.errors import TwolaneError, UnavailableError
+from twolane.errors import DeadlineError, TwolaneError, UnavailableError
 from twolane.failures import explain
 from twolane.rpc.channel_options import CHANNEL_OPTIONS
 from twolane.v1 import agent_pb2, agent_pb2_grpc
@@ -65,10 +66,26 @@ class ControllerClient:
         request = agent_pb2.SayHostOffRequest(host=host, who=getpass.getuser())
         return str(self._call(self._stub.SayHostOff, request, _CALL_S).proof)
 
-    def stop(self) -> None:
-        """Ask the cluster to stop, as Ctrl-C does."""
+    def stop(self, within_s: float) -> None:
+        """Stop the cluster as Ctrl-C does. Raises `NotProvenError` if something may still run."""
         request = agent_pb2.StopClusterRequest(who=getpass.getuser())
-        self._call(self._stub.StopCluster, request, _CALL_S)
+        self._check_listens()  # from here on, no answer proves nothing
+        try:
+            self._call(self._stub.StopCluster, request, within_s)
+        except DeadlineError as error:
+            raise NotProvenError(f"still running after {within_s:g} s: {self.folder}") from error
+        except UnavailableError as error:
+            text = "not proven: the launcher has ended without a word of what it had started"
+            raise NotProvenError(text) from error
+
+    def _check_listens(self) -> None:
+        """Raises `UnavailableError`."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_CALL_S)
+            try:
+                probe.connect(self.endpoint.removeprefix(UNIX))
+            except OSError as error:
+                raise UnavailableError(f"no launcher listens at {self.endpoint}") from error
 
     def close(self) -> None:
         """Close the connection. May be called twice."""

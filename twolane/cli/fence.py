@@ -184,8 +184,8 @@ def down(
     with ControllerClient(endpoint) as controller:
         confirm(f"the cluster in {controller.folder} ends, with all its requests", yes=yes)
         with telling(lambda: "running answers and processes end"):
-            controller.stop()
             end = time.monotonic() + timeout_s
+            controller.stop(timeout_s)
             while controller.folder.exists():
                 if time.monotonic() > end:
                     text = f"still running after {timeout_s:g} s: {controller.folder}"

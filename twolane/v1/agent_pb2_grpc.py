@@ -469,7 +469,8 @@ class ControllerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StopCluster(self, request, context):
-        """Stop the cluster, as Ctrl-C does; the answer comes at once.
+        """Stop the cluster, as Ctrl-C does. The answer comes when nothing of it runs any more;
+        FAILED_PRECONDITION with what may still run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -169,6 +169,29 @@ def test_down_leaves_no_process(cluster: AgentCluster, launcher: Launcher) -> No
     assert cluster.processes() == []
 
 
+def test_down_and_up_say_what_may_still_run_on_a_silent_host(
+    cluster: AgentCluster, launcher: Launcher
+) -> None:
+    (name,) = (w.worker_id for w in cluster.status().workers if w.host == "node-b")
+    n_events = launcher.n_events()
+    with stopped(psutil.Process(cluster.agents["node-b"].pid)):
+        launcher.until("lost", "node-b", after=n_events)
+        done = cluster.command("down", "--yes")
+        told = f"{name} may still run on node-b, which is silent"
+        assert (done.returncode, done.stdout) == (5, "")
+        assert done.stderr.endswith(f"Error: not proven: {told}\n")
+        assert launcher.close() == 5
+        assert launcher.events[-1]["kind"] != "stopped"
+        (left,) = cluster.processes()
+        assert left.pid == cluster.evidence(name).pid
+    wait_until(
+        lambda: (
+            cluster.command("down", "--yes", "--topology", str(cluster.topology)).returncode == 0
+        )
+    )
+    assert cluster.processes() == []
+
+
 def test_down_ends_a_cluster_that_has_no_launcher(
     cluster: AgentCluster, launcher: Launcher
 ) -> None:

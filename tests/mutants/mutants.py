@@ -14,13 +14,13 @@ from tests.mutants.hosts import HOSTS
 from tests.mutants.in_time import IN_TIME
 from tests.mutants.marks import MARKS
 from tests.mutants.mutant import Mutant
+from tests.mutants.nixl import NIXL
 from tests.mutants.page_lanes import PAGE_LANES
 from tests.mutants.takeover import TAKEOVER
 
 REQUIRED = ("generation", "epoch", "checksum", "drain wait", "pin", "tombstone", "token index")
 _GUARDS = "tests/kvtransfer/test_guards.py::"
 _DEVICES = "tests/kvtransfer/test_device_transports.py::"
-_NIXL = "tests/kvtransfer/test_nixl.py::"
 _OWNERSHIP = "tests/worker/test_ownership.py::"
 _STORM = "tests/worker/test_chaos.py::test_storm_changes_no_answer_and_leaves_nothing_behind"
 _DRAIN = "tests/worker/test_drain.py::"
@@ -37,6 +37,7 @@ MUTANTS = (
     *TAKEOVER,
     *GRANTS,
     *MARKS,
+    *NIXL,
     *PAGE_LANES,
     Mutant(
         "generation",
@@ -296,45 +297,6 @@ MUTANTS = (
         "self._source.settle()",
         "pass",
         (_DEVICES + "test_a_cancelled_post_is_complete_only_when_its_copies_are_over",),
-    ),
-    Mutant(
-        "drain wait",
-        "kvtransfer/transports/nixl/landing.py",
-        "for generation in self._stopping - owed:",
-        "for generation in set(self._stopping):",
-        (_NIXL + "test_a_revoked_sender_that_does_not_answer_loses_its_way_in_and_finds_another",),
-    ),
-    Mutant(
-        "generation",
-        "kvtransfer/transports/nixl/outlet.py",
-        "if self._is_void(job.generation) or not fits:",
-        "if not fits:",
-        (
-            _NIXL + "test_a_grant_revoked_before_its_sender_connects_is_never_written",
-            _NIXL
-            + "test_a_grant_revoked_later_is_stopped_by_the_senders_word_and_not_written_again",
-        ),
-    ),
-    Mutant(
-        "agent closed",
-        "kvtransfer/transports/nixl/sender_connection.py",
-        "self._agent.close()",
-        "pass",
-        (_NIXL + "test_a_dropped_sender_writes_nothing_more",),
-    ),
-    Mutant(
-        "drain wait",
-        "kvtransfer/transports/nixl/outlet.py",
-        "for generation in self._owed - under_way:",
-        "for generation in set(self._owed):",
-        (_NIXL + "test_a_sender_says_drained_only_after_its_last_write",),
-    ),
-    Mutant(
-        "parts under way",
-        "kvtransfer/transports/nixl/outlet.py",
-        "if job.n_under_way:",
-        "if False:",
-        (_NIXL + "test_posts_to_a_receiver_that_stands_still_end_when_called_back",),
     ),
     Mutant(
         "orders heard",

@@ -206,12 +206,15 @@ class NixlLanding(TransportThread[LandingEvent]):
             raise FrameError("nothing")
 
     def _welcome(self, connection: SenderConnection, hello: nixl_pb2.NixlHello) -> None:
+        """The spare agent was created on another thread. UCX aborts a process that gets pages of a
+        card on a thread where no card is current."""
         if hello.receiver_epoch != self._epoch or not hello.sender_epoch:
             raise FrameError(f"meant for epoch {hello.receiver_epoch:x}")
         if hello.page_bytes != self._page_bytes:
             raise FrameError(f"pages of {hello.page_bytes} bytes; here {self._page_bytes}")
         if hello.checksum not in (self.digests or ("",)):
             raise FrameError(f"digest {hello.checksum!r}; here {self.digests}")
+        self._summer.enter()  # guard: device entered
         agent, self._spare = self._spare or self._new_agent(), None
         connection.meet(hello.sender_epoch, agent)
         self._digest_of[hello.sender_epoch] = hello.checksum

@@ -15,6 +15,10 @@ class WrongTopologyError(StartError):
     """There is no such topology, or it has errors. The exit code is 2."""
 
 
+class NoAgentError(StartError):
+    """None of the hosts' agents answers."""
+
+
 class NotProvenError(Exception):
     """A process may still be running. The text says why this cannot be determined."""
 

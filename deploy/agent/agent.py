@@ -135,7 +135,7 @@ class Agent:
         if isinstance(spec, RouterSpec):
             own = f"{SOCKET_NAME}.{spec.name}" if spec.shares_ports else SOCKET_NAME
             spec = replace(spec, admin_socket=str(self._socket_folder() / own))
-        starting = asyncio.create_task(self._launcher.start(spec))
+        starting = asyncio.create_task(self._launcher.start(spec), name=str(term))
         self._starting[spec.name] = spec, starting
         try:
             async with asyncio.timeout(self.config.start_s):
@@ -252,6 +252,8 @@ class Agent:
         """Yield a snapshot at once, at each change, and once per heartbeat. Raises `OldTermError`
         when `term` is not the highest any more."""
         self.terms.check(term)
+        for name in [n for n, (_, its) in self._starting.items() if its.get_name() != str(term)]:
+            await self._call_off(name)  # of a controller that this one has replaced
         seen = 0
         while True:
             changed = self._changed

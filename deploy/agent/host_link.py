@@ -94,6 +94,7 @@ class HostLink:
         self.nodes: dict[str, str] = {}  # of pods, by boot id
         self.earlier: list[InPod] = []  # what an earlier controller has known here
         self.n_starting = 0
+        self.unknown: dict[str, int] = {}  # epochs by name: starts without an outcome
         self.desired: agent_pb2.Desired | None = None  # to be kept there; None: nothing so far
         self.kept: agent_pb2.Desired | None = None  # there, as far as we know
 
@@ -127,6 +128,11 @@ class HostLink:
     @property
     def is_deposed(self) -> bool:
         return self._deposed is not None
+
+    @property
+    def has_been_heard(self) -> bool:
+        """Also before it was silent."""
+        return self._heard_at is not None
 
     @property
     def for_s(self) -> float:
@@ -268,6 +274,7 @@ class HostLink:
         running = [key for key, end in self._ends.items() if not end.done()]
         self._declared |= {*running}
         self.may_run = False
+        self.unknown.clear()
         for key in running:
             self.note_end(key, how, CLASS_C)
         self.live.clear()

@@ -21,16 +21,22 @@ import grpc
 from twolane.deploy.agent.client import AgentClient, handle_of_process
 from twolane.deploy.agent.describe import describe_all, read_latest_log
 from twolane.deploy.agent.ended import CLASS_A
+from twolane.deploy.agent.ending import (
+    end_elsewhere,
+    end_processes,
+    fence_host,
+    may_still_run,
+)
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig, lost_handle
 from twolane.deploy.agent.host_status import status_of
 from twolane.deploy.agent.kept import latest, parsed
 from twolane.deploy.agent.kept_on_hosts import KeptOnHosts
 from twolane.deploy.agent.made_hosts import MadeHosts, addressed
 from twolane.deploy.agent.revisions import check_revision, fit_on_hosts
-from twolane.deploy.agent.switch import Switch, fence_host, may_still_run
+from twolane.deploy.agent.switch import Switch
 from twolane.deploy.agent.term import Term
 from twolane.deploy.controller.desired import Desired, Seat
-from twolane.deploy.errors import DeposedError, NotProvenError, StartError, first_error
+from twolane.deploy.errors import NoAgentError, NotProvenError, StartError
 from twolane.deploy.process.evidence import digest
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.spec.cluster_spec import HostSpec
@@ -79,7 +85,7 @@ class AgentLauncher:
         there = [host for host in hosts if host.agent]
         found = await describe_all(there, credentials, config)
         if not found:
-            raise StartError(f"no agent answers at {', '.join(host.agent for host in there)}")
+            raise NoAgentError(f"no agent answers at {', '.join(host.agent for host in there)}")
         for host in there:
             its = found.get(host.name)
             if its is not None and its.host != host.name:
@@ -142,28 +148,15 @@ class AgentLauncher:
         ]
 
     async def end_others(self, names: Collection[str], grace_s: float) -> None:
-        """Stop running processes that are not in `names`, the cluster's present configuration.
-        Raises `NotProvenError` if some may still run, after the others have ended, and
-        `DeposedError`."""
-        unproven = []
+        """Stop what runs and is not in `names`, the cluster's present configuration. Raises
+        `NotProvenError` if some may still run, after the others have ended, and `DeposedError`."""
 
-        async def end(link: HostLink, handle: Handle) -> None:
-            try:
-                await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
-            except grpc.aio.AioRpcError as error:
-                why = error.details() or error.code().name
-                unproven.append(f"{handle.name} may still run: {link.host.name}: {why}")
+        async def stop(link: HostLink, handle: Handle) -> None:
+            await self._call(link, partial(AgentClient.stop, handle=handle, grace_s=grace_s))
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for link in self._links.values():
-                    for process in list(link.live.values()):
-                        if process.name not in names:
-                            tasks.create_task(end(link, handle_of_process(process, link.host.name)))
-        except* DeposedError as errors:
-            raise first_error(errors) from None
-        if unproven:
-            raise NotProvenError("; ".join(unproven))
+        if unproven := await end_processes(self._links.values(), names, stop):
+            told = (f"{name} may still run: {why}" for name, why in unproven.items())
+            raise NotProvenError("; ".join(told))
 
     async def start(self, spec: ProcessSpec) -> Handle:
         link = self._links[spec.host_name]
@@ -171,7 +164,7 @@ class AgentLauncher:
         if not await link.until_heard():
             raise StartError(f"{spec.name}: {link.host.name} ({link.host.agent}) is silent")
         spec = addressed(spec, link.host)
-        await self._end_elsewhere(spec.name, link)
+        await end_elsewhere(self._links.values(), spec.name, link, self.fence)
         handle = self._lost(spec.name)
         if handle is None:
             handle = await self._adopted(spec, link)
@@ -240,6 +233,8 @@ class AgentLauncher:
             async with asyncio.TaskGroup() as tasks:
                 for link in self._links.values():
                     tasks.create_task(fence_host(link, self._handles, self.fence))
+                    if link.unknown and link.state is HostState.UP:
+                        tasks.create_task(self._prove_unknown(link))
             self.left = may_still_run(self._links, self._handles.values())
         for task in self._tasks:
             task.cancel()
@@ -324,24 +319,36 @@ class AgentLauncher:
 
     async def _started(self, spec: ProcessSpec, link: HostLink) -> Handle:
         boot_id = link.boot_id
-        fence = partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
         link.n_starting += 1
+        link.unknown[spec.name] = spec.epoch
         try:
             answer = await self._call(link, partial(AgentClient.start, spec=spec))
+            if answer.error:
+                raise StartError(answer.error)
+            handle = handle_of_process(answer.process, link.host.name)
         except grpc.aio.AioRpcError as error:
             why = error.details() or error.code().name
-            return await self._found_out(spec, link, boot_id, why)
+            handle = await self._found_out(spec, link, boot_id, why)
         except asyncio.CancelledError:
-            link.may_run = True
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                ended = await self._call(link, fence)
-                link.may_run = ended.result == _RESULT.RESULT_NOT_PROVEN
+            await self._prove_unknown(link)
+            raise
+        except StartError:
+            link.unknown.pop(spec.name, None)
             raise
         finally:
             link.n_starting -= 1
-        if answer.error:
-            raise StartError(answer.error)
-        return handle_of_process(answer.process, link.host.name)
+        link.unknown.pop(spec.name, None)
+        return handle
+
+    async def _prove_unknown(self, link: HostLink) -> None:
+        """Kill what starts without an outcome may have left there."""
+        link.may_run = True
+        for name, epoch in list(link.unknown.items()):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                ended = await self._call(link, partial(AgentClient.fence, name=name, epoch=epoch))
+                if ended.result != _RESULT.RESULT_NOT_PROVEN:
+                    link.unknown.pop(name, None)
+        link.may_run = bool(link.unknown)
 
     async def _found_out(self, spec: ProcessSpec, link: HostLink, boot_id: str, why: str) -> Handle:
         """Find out what became of a start whose answer was lost. Returns the process if it serves.
@@ -351,6 +358,7 @@ class AgentLauncher:
             await asyncio.sleep(_ASK_AGAIN_S)
             link.check()
             if link.state is HostState.OFF or boot_id in link.ended_boots:
+                link.unknown.pop(spec.name, None)
                 raise StartError(f"{spec.name}: nothing of it is left on {link.host.name}")
             if link.state is not HostState.UP or link.is_another_pod_than(boot_id):
                 continue
@@ -361,18 +369,8 @@ class AgentLauncher:
                 fence = partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
                 answer = await self._call(link, fence)
                 if answer.result != _RESULT.RESULT_NOT_PROVEN:
+                    link.unknown.pop(spec.name, None)
                     raise StartError(f"{spec.name}: {why}")
-
-    async def _end_elsewhere(self, name: str, here: HostLink) -> None:
-        """End an incarnation on another host first: there is one at a time. Raises `StartError`."""
-        for link in self._links.values():
-            process = link.live.get(name)
-            if process is None or link is here:
-                continue
-            try:
-                await self.fence(handle_of_process(process, link.host.name))
-            except NotProvenError as error:
-                raise StartError(f"{name} may still run: {error}") from error
 
     async def _fence(self, link: HostLink, handle: Handle) -> agent_pb2.FenceResponse:
         return await self._call(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Mapping
 
 import grpc
 
 from twolane.deploy.agent.ended import CLASS_C
 from twolane.deploy.agent.fence_command import run_fence_command
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig
-from twolane.deploy.errors import DeposedError, NotProvenError
-from twolane.deploy.process.handshake import Handle
+from twolane.deploy.errors import NotProvenError
 
 log = logging.getLogger(__name__)
 
@@ -70,37 +69,6 @@ class Switch:
         log.warning("%s: %s", link.host.name, how)
         for epoch in link.switched_off(how):
             self.declared_dead[epoch] = link.host.name
-
-
-async def fence_host(
-    link: HostLink, handles: Mapping[str, Handle], fence: Callable[[Handle], Awaitable[None]]
-) -> None:
-    """Fence those of `handles` that run on the link's host. If the host is silent and could not be
-    switched off for one of them, that is not tried again for the others."""
-    left = [its for its in handles.values() if its.host_name == link.host.name]
-    while left:
-        try:
-            await fence(left[0])
-        except DeposedError:
-            return
-        except NotProvenError as error:
-            if link.state is not HostState.UP:
-                log.warning("%s may still run: %s", ", ".join(its.name for its in left), error)
-                return
-            log.warning("%s may still run: %s", left[0].name, error)
-        del left[0]
-
-
-def may_still_run(links: Mapping[str, HostLink], handles: Collection[Handle]) -> str:
-    """Those of `handles` whose end is not proven, by host; empty if all have ended."""
-    left: dict[str, list[str]] = {}
-    for its in handles:
-        if not links[its.host_name].end_of(its).done():
-            left.setdefault(its.host_name, []).append(its.name)
-    return "; ".join(
-        f"{', '.join(names)} may still run on {host}, which is {links[host].state}"
-        for host, names in left.items()
-    )
 
 
 async def _boot_of(link: HostLink) -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twolane.deploy.agent.placed import connect
-from twolane.deploy.agent.supervision import supervisor_over
+from twolane.deploy.agent.supervision import connect, supervisor_over
 from twolane.deploy.cli.start_failed import NOT_PROVEN, StartFailed
 from twolane.deploy.errors import DeposedError, NotProvenError, StartError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
@@ -138,7 +137,7 @@ class Controller:
         await asyncio.Event().wait()
 
     async def _until_it_starts(self) -> None:
-        while True:
+        while not self._ends.is_set():
             try:
                 await self._hold()
                 return

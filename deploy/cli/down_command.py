@@ -12,12 +12,13 @@ from pathlib import Path
 import click
 
 from twolane.cli.common import json_option
+from twolane.cli.times import Seconds
 from twolane.cli.waiting import telling
 from twolane.deploy.agent.launcher import AgentLauncher
 from twolane.deploy.cli.over_ray import down_over_ray
 from twolane.deploy.cli.own_stdout import take_over
 from twolane.deploy.cli.start_failed import NOT_PROVEN
-from twolane.deploy.errors import DeposedError, NotProvenError, StartError
+from twolane.deploy.errors import DeposedError, NoAgentError, NotProvenError, StartError
 from twolane.deploy.spec.cluster_spec import HostSpec
 from twolane.deploy.spec.resolve import resolve
 from twolane.deploy.spec.secret import secret_by_hand, secret_option
@@ -31,6 +32,7 @@ from twolane.security.credentials import Credentials
 @click.option("--topology", metavar="FILE", help="Names the hosts.")
 @click.option("--ray-address", metavar="auto|HOST:PORT", help="Names the Ray.")
 @click.option("--cluster", default="default", help="The cluster's name on that Ray.")
+@click.option("--timeout-s", type=Seconds(), default=120.0, show_default=True)
 @secret_option("~/.twolane/secret")
 @json_option
 def down(
@@ -38,6 +40,7 @@ def down(
     topology: str | None,
     ray_address: str | None,
     cluster: str,
+    timeout_s: float,
     secret_file: Path | None,
     as_json: bool,
 ) -> None:
@@ -57,7 +60,7 @@ def down(
             raise StartError(f"{topology} names no hosts")
         credentials = replace(resolve(given).credentials, secret=secret_by_hand(secret_file))
         with telling(_ends):
-            asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing)))
+            asyncio.run(_end_all(hosts, credentials, _grace_s(given.timing), timeout_s))
     except (StartError, DeposedError) as error:
         raise click.ClickException(str(error)) from error
     except NotProvenError as error:
@@ -85,18 +88,35 @@ def _end_on_ray(address: str, cluster: str) -> None:
         raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
 
 
-async def _end_all(hosts: list[HostSpec], credentials: Credentials, grace_s: float) -> None:
+async def _end_all(
+    hosts: list[HostSpec], credentials: Credentials, grace_s: float, within_s: float
+) -> None:
     """Stop every process on the hosts. A launcher that runs finds its term superseded, and exits.
     Raises `NotProvenError` with the names of the hosts that do not answer or fail, and
     `DeposedError`."""
-    launcher = await AgentLauncher.connected(hosts, credentials)
     try:
-        await launcher.end_others((), grace_s)
-        silent = [host.name for host in launcher.hosts() if host.state != "up"]
-    finally:
-        await launcher.close()
+        async with asyncio.timeout(within_s):
+            silent = await _silent_after_all(hosts, credentials, grace_s)
+    except TimeoutError:
+        names = ", ".join(host.name for host in hosts)
+        raise NotProvenError(f"still running after {within_s:g} s, on {names}") from None
     if silent:
         raise NotProvenError(f"what ran on {', '.join(silent)} may still run: silent")
+
+
+async def _silent_after_all(
+    hosts: list[HostSpec], credentials: Credentials, grace_s: float
+) -> list[str]:
+    """End all that answers. Returns the others."""
+    try:
+        launcher = await AgentLauncher.connected(hosts, credentials)
+    except NoAgentError:
+        return [host.name for host in hosts]
+    try:
+        await launcher.end_others((), grace_s)
+        return [host.name for host in launcher.hosts() if host.state != "up"]
+    finally:
+        await launcher.close()
 
 
 def _grace_s(timing: TimingOptions) -> float:

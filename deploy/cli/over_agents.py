@@ -8,12 +8,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from twolane.deploy.agent.placed import connect
-from twolane.deploy.agent.supervision import supervisor_over
+from twolane.deploy.agent.supervision import connect, supervisor_over
 from twolane.deploy.cli.stdin import read_stdin
-from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.controller_door import ControllerDoor, open_controller_door
-from twolane.deploy.launch.events import Event, Kind
+from twolane.deploy.launch.events import Event
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 
 
@@ -55,16 +53,6 @@ async def _up(
         loop.add_reader(sys.stdin.fileno(), read_stdin, loop, ask_to_stop)
     launcher, cluster = await connect(cluster, share=share)
     supervisor = await supervisor_over(launcher, cluster, tell)
-    async with open_controller_door(ControllerDoor(supervisor, ask_to_stop, tell), folder):
-        running = asyncio.create_task(supervisor.run(stop, hurry))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if not running.done() and not supervisor.is_up:
-            tell(Event(kind=Kind.STOPPING))
-            running.cancel()  # stops what it has started; what ran before keeps running
-            await asyncio.wait([running])
-            if launcher.left:
-                raise NotProvenError(launcher.left)
-            return
-        await running
+    door = ControllerDoor(supervisor, stop.set, tell)  # of which a second one does not hurry
+    async with open_controller_door(door, folder):
+        await supervisor.run(stop, hurry)

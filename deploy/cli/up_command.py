@@ -206,15 +206,13 @@ def _look_for_store(cluster: ClusterSpec) -> None:
         return
     from twolane.router.shared.address import parse_address
 
-    address = parse_address(cluster.settings.store)
-    why = ""
+    address, why = parse_address(cluster.settings.store), ""
     for place in address.hosts:
         try:
             socket.create_connection(place, _STORE_S).close()
+            return
         except OSError as error:
             why = str(error)
-            continue
-        return
     text = f"Warning: {address} is not reached ({why}): until it is, routers share nothing"
     click.echo(text, err=True)
 
@@ -304,8 +302,7 @@ async def _keep_up(
 
     def ask_to_stop() -> None:
         if not supervisor.is_up:
-            # No request is running, and a start of Ray cannot be cancelled. Exit; the front process
-            # kills every process that was started.
+            # A start of Ray cannot be cancelled: exit, and the front kills all that was started.
             try:
                 tell(Event(kind=Kind.STOPPING))
                 if last_words is not None:
@@ -318,7 +315,11 @@ async def _keep_up(
             hurry.set()
         stop.set()
 
-    door = ControllerDoor(supervisor, ask_to_stop, tell)
+    def ask_once() -> None:  # a second operator is not a second Ctrl-C
+        if not stop.is_set():
+            ask_to_stop()
+
+    door = ControllerDoor(supervisor, ask_once, tell)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, ask_to_stop)
     if until_stdin_closes:

@@ -97,6 +97,11 @@ class Hosts(Protocol):
         is forgotten."""
         ...
 
+    async def end_others(self, names: Collection[str], grace_s: float) -> None:
+        """Stop what runs on hosts that answer, whoever has started it, but for `names`; routers
+        first. Raises `NotProvenError` if some of it may still run, and `DeposedError`."""
+        ...
+
     @property
     def left(self) -> str:
         """Once the launcher is closed: what was to end and may still run, and where; empty if all

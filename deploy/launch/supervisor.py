@@ -32,7 +32,7 @@ from twolane.deploy.launch.operator_acts import OperatorActs, fit_of
 from twolane.deploy.launch.pools import Actuators, Pools
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.router_clients import Asked, RouterClients
-from twolane.deploy.launch.stopping import stop_in_order
+from twolane.deploy.launch.stopping import stop_in_order, stop_on_hosts, until_stopped
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.scaling.for_cluster import scaler_for
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
@@ -121,28 +121,7 @@ class Supervisor:
         ends a cluster that is up.
         """
         try:
-            if self._hosts is not None:
-                self._hosts.want({seat.host for seat in self._pools.desired.seats})
-            routers = await self._start_routers()
-            router = routers[0]
-            self._endpoints = [its.worker_endpoint for its in routers]
-            async with RouterClients(routers, self._cluster.credentials) as client:
-                if not self._attaches:
-                    desired = self._pools.desired
-                    wanted = [seat for seat in desired.seats if desired.is_wanted(seat.name)]
-                    specs = [self._spec_of(seat) for seat in wanted]
-                    await self._unless_exit(self._start_all(specs))
-                    await self._unless_exit(self._until_ready(client))
-                self.is_up = True
-                if self._hosts is not None:
-                    self._hosts.outlive()
-                self._ready = Event(
-                    kind=Kind.READY,
-                    endpoint=router.endpoint,
-                    http=router.http_endpoint,
-                    admin=router.admin_endpoint,
-                )
-                await self._keep_up(client, stop)
+            await until_stopped(self._bring_up(stop), stop, is_up=lambda: self.is_up)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
         finally:
@@ -150,6 +129,31 @@ class Supervisor:
         if self._hosts is not None and self._hosts.left:
             raise NotProvenError(self._hosts.left)
         self._tell(Event(kind=Kind.STOPPED))
+
+    async def _bring_up(self, stop: asyncio.Event) -> None:
+        """Start the cluster, and keep it up until `stop` is set."""
+        if self._hosts is not None:
+            self._hosts.want({seat.host for seat in self._pools.desired.seats})
+        routers = await self._start_routers()
+        router = routers[0]
+        self._endpoints = [its.worker_endpoint for its in routers]
+        async with RouterClients(routers, self._cluster.credentials) as client:
+            if not self._attaches:
+                desired = self._pools.desired
+                wanted = [seat for seat in desired.seats if desired.is_wanted(seat.name)]
+                specs = [self._spec_of(seat) for seat in wanted]
+                await self._unless_exit(self._start_all(specs))
+                await self._unless_exit(self._until_ready(client))
+            self.is_up = True
+            if self._hosts is not None:
+                self._hosts.outlive()
+            self._ready = Event(
+                kind=Kind.READY,
+                endpoint=router.endpoint,
+                http=router.http_endpoint,
+                admin=router.admin_endpoint,
+            )
+            await self._keep_up(client, stop)
 
     async def fence(self, worker_id: str, epoch: int = 0) -> str:
         """Kill this epoch of a worker (0: any), which is then restarted, and return the proof of
@@ -380,11 +384,15 @@ class Supervisor:
         grace period: answers have ended with the routers."""
         if self._hosts is not None:
             await self._hosts.ends()
-        await stop_in_order(
-            self._launcher,
-            (self._keeper.routers(), self._keeper.workers()),
-            grace_s=self._cluster.timing.stop_grace_s,
-            margin_s=self._config.stop_margin_s,
-            hurry=hurry,
-            tell=self._tell,
-        )
+        grace_s = self._cluster.timing.stop_grace_s
+        if self.is_up or self._hosts is None:
+            await stop_in_order(
+                self._launcher,
+                (self._keeper.routers(), self._keeper.workers()),
+                grace_s=grace_s,
+                margin_s=self._config.stop_margin_s,
+                hurry=hurry,
+                tell=self._tell,
+            )
+        if self._hosts is not None:
+            await stop_on_hosts(self._hosts, grace_s=grace_s, hurry=hurry)

@@ -152,7 +152,13 @@ def _is_launchers(endpoint: str | None) -> bool:
     show_default=True,
     help="With --ray-address: the cluster's name.",
 )
-@click.option("--timeout-s", type=Seconds(), default=120.0, show_default=True)
+@click.option(
+    "--timeout-s",
+    type=Seconds(),
+    default=120.0,
+    show_default=True,
+    help="Exit with 5 after this time; on Ray, grace periods bound it instead.",
+)
 @yes_option
 @json_option
 @launcher_option
@@ -178,7 +184,7 @@ def down(
         command += ["--topology", topology] if topology else []
         command += ["--secret-file", secret_file] if secret_file else []
         command += ["--ray-address", ray_address, "--cluster", cluster] if ray_address else []
-        command += ["--json"] * as_json
+        command += ["--timeout-s", f"{timeout_s:g}", *["--json"] * as_json]
         sys.stdout.flush()
         os.execve(sys.executable, command, {**os.environ, "PYTHONSAFEPATH": "1"})
     with ControllerClient(endpoint) as controller:

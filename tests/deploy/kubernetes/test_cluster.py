@@ -18,8 +18,7 @@ from tests.deploy.kubernetes.pods import AgentPod, Pods
 from tests.ports import free_ports
 from tests.timing import PATIENT
 from twolane.admin import AdminClient
-from twolane.deploy.agent.placed import connect
-from twolane.deploy.agent.supervision import supervisor_over
+from twolane.deploy.agent.supervision import connect, supervisor_over
 from twolane.deploy.kubernetes.api import ApiConfig
 from twolane.deploy.kubernetes.hosts import KubernetesHosts
 from twolane.deploy.launch.events import Event, Kind

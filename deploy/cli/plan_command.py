@@ -6,8 +6,10 @@ Its options and their help need only the extra `cli`. What planning needs is imp
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,11 +125,6 @@ def plan(
     if gpus is not None:
         _show_rates(rates, requests, as_json)
         return
-    if plot is not None:
-        from twolane.deploy.simulator.plots import draw_plan
-
-        title = f"{path.name}: {len(requests):,} requests, {requests.rate_per_s:.3g} a second"
-        draw_plan(title, found, slo, share).savefig(plot, dpi=110)
     played = None
     if replay is not None:
         with telling(lambda: f"the first {replay:,} requests are played on the planned cluster"):
@@ -138,7 +135,10 @@ def plan(
         _show(found, requests, share)
         if played is not None:
             click.echo(str(played))
-        if plot is not None:
+    if plot is not None:
+        title = f"{path.name}: {len(requests):,} requests, {requests.rate_per_s:.3g} a second"
+        _draw(plot, title, found, slo, share)
+        if not as_json:
             click.echo(f"plot: {plot}")
 
 
@@ -153,9 +153,34 @@ def _check_plot(plot: Path) -> None:
     """Raise `ClickException` if it could not be drawn, before any work."""
     if plot.suffix.lower() != ".png":
         raise click.UsageError(f"--plot draws a PNG: {plot} must end in .png")
-    if not (plot.parent.is_dir() and os.access(plot if plot.exists() else plot.parent, os.W_OK)):
-        raise click.UsageError(f"--plot: {plot} cannot be written")
+    try:
+        _try_to_write(Path(os.path.realpath(plot)))
+    except OSError as error:
+        raise click.UsageError(f"--plot: {plot} cannot be written: {error.strerror}") from None
     _check_installed("matplotlib", "--plot")
+
+
+def _try_to_write(path: Path) -> None:
+    """Raise the OSError of writing that file; it is left as it is, or absent."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for its reader
+            os.close(os.open(path, os.O_WRONLY))
+    else:
+        path.unlink()
+
+
+def _draw(plot: Path, title: str, found: Plan, slo: Slo, share: float) -> None:
+    """Raises `ClickException` if it cannot be written."""
+    from twolane.deploy.simulator.plots import draw_plan
+
+    drawn = io.BytesIO()
+    draw_plan(title, found, slo, share).savefig(drawn, format="png", dpi=110)
+    try:
+        plot.write_bytes(drawn.getvalue())
+    except OSError as error:
+        raise click.ClickException(f"cannot write {plot}: {error.strerror}") from None
 
 
 @dataclass(frozen=True, slots=True)

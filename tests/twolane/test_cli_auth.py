@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def test_what_is_wrong_is_one_clear_line(
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_key_file_that_is_a_pipe_is_refused_in_one_line(path: Path) -> None:
+    os.mkfifo(path)
+    result = run("create-key", "--tenant", "acme", "--keys", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"Error: {path}: not a regular file\n"
 
 
 NO_DURATION = "is not a duration like 90s, 10m, 2h or 1d, of 60 to 2147483647 s"

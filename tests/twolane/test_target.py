@@ -157,6 +157,73 @@ def test_contexts_are_listed_chosen_and_shown_without_their_keys(file: Path) -> 
     assert file.read_text().startswith('current = "prod"\n')
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            '# clusters [prod, a]\ncurrent = "a"\n[contexts.a]\n[contexts.prod]\n',
+            '# clusters [prod, a]\ncurrent = "prod"\n[contexts.a]\n[contexts.prod]\n',
+        ),
+        (
+            'contexts.prod.endpoint = "a:7200"\n',
+            'current = "prod"\ncontexts.prod.endpoint = "a:7200"\n',
+        ),
+        (
+            'contexts.prod.endpoint = "a:7200"\r\ncurrent = "a"\r\n[contexts.a]\r\n',
+            'contexts.prod.endpoint = "a:7200"\r\ncurrent = "prod"\r\n[contexts.a]\r\n',
+        ),
+        (
+            'contexts = {prod = {endpoint = "a:7200"}}\n',
+            'current = "prod"\ncontexts = {prod = {endpoint = "a:7200"}}\n',
+        ),
+    ],
+)
+def test_choosing_a_context_changes_one_line(file: Path, before: str, after: str) -> None:
+    file.write_bytes(before.encode())
+    done = twolane("context", "use", "prod")
+    assert done.exit_code == 0, repr(done.exception)
+    assert file.read_bytes() == after.encode()
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\1", "a\\nb", "a\nb", "\x7f", "ü", "😀"])
+def test_a_context_may_have_any_name(file: Path, name: str) -> None:
+    key = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    file.write_text(f"current = 'x'\n[contexts.x]\n[contexts.{key}]\n", encoding="utf-8")
+    done = twolane("context", "use", name)
+    assert done.exit_code == 0, repr(done.exception)
+    found = read_contexts(file)
+    assert (found.current, set(found.named)) == (name, {"x", name})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'current' = 'a'\n[contexts.a]\n[contexts.prod]\n",
+        "current = '''\na'''\n[contexts.a]\n[contexts.prod]\n",
+        'contexts.prod.endpoint = """\ncurrent = 1"""\ncontexts.a.endpoint = ""\n',
+    ],
+)
+def test_a_file_that_cannot_be_changed_is_left_as_it_is(file: Path, text: str) -> None:
+    file.write_text(text)
+    done = twolane("context", "use", "prod")
+    assert done.exit_code == 2, repr(done.exception)
+    assert 'was not changed: write current = "prod" in its first line yourself' in done.stderr
+    assert file.read_text() == text
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_link_to_the_file_stays_one_and_the_file_keeps_its_mode(file: Path, home: Path) -> None:
+    real = home / "dotfiles.toml"
+    file.rename(real)
+    real.chmod(0o640)
+    file.symlink_to(real)
+    assert twolane("context", "use", "lab").exit_code == 0
+    assert file.is_symlink()
+    assert read_contexts(real).current == "lab"
+    assert real.stat().st_mode & 0o777 == 0o640
+
+
 def test_where_no_context_is_named_the_commands_say_so_with_the_file(home: Path) -> None:
     for line in (("list",), ("show",), ("show", "prod"), ("use", "prod")):
         output = twolane("context", *line).output

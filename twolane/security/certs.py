@@ -85,32 +85,38 @@ def issue(
     directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = (), days: int = DAYS
 ) -> list[Issued]:
     """Issue a certificate for each identity, such as `worker/decode-0` or `client/acme/alice`.
-    `hosts` are the names and addresses by which clients reach a router. Raises `CertsError`."""
-    wanted = [_parse(text) for text in identities]
+    `hosts` are the names and addresses by which clients reach a router. Raises `CertsError`, and
+    then has written none of them."""
     authority = _load_authority(directory)
-    for identity in wanted:
-        _refuse_existing(_paths(directory, _file_name(identity)), "`twolane certs renew` renews it")
-    return [_issue(directory, each, tuple(hosts), days, authority) for each in wanted]
+    made, contents = [], dict[Path, bytes]()
+    for identity, paths in _new_files(directory, identities):
+        _refuse_existing(paths, "`twolane certs renew` renews it")
+        key = ec.generate_private_key(ec.SECP256R1())
+        cert = _leaf(identity, tuple(hosts), days, key.public_key(), authority)
+        contents |= {paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)}
+        made.append(_issued(str(identity), paths, cert))
+    _write(contents)
+    return made
 
 
 def request(
     directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = ()
 ) -> list[Requested]:
     """Make a key and a signing request for each identity. The request is sent to the authority; the
-    key stays here. Raises `CertsError`."""
-    wanted = [_parse(text) for text in identities]
+    key stays here. Raises `CertsError`, and then has written none of them."""
+    wanted = _new_files(directory, identities)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = []
-    for identity in wanted:
+    made, contents = [], dict[Path, bytes]()
+    for identity, (cert, key) in wanted:
         names = x509.SubjectAlternativeName(_names(identity, tuple(hosts)))
-        cert, key = _paths(directory, _file_name(identity))
         path = cert.with_suffix(_REQUEST)
         _refuse_existing((cert, key, path), "remove it first, if nothing needs it any more")
         secret = ec.generate_private_key(ec.SECP256R1())
         builder = x509.CertificateSigningRequestBuilder().subject_name(_name(str(identity)))
         signed = builder.add_extension(names, critical=False).sign(secret, hashes.SHA256())
-        _write({key: _secret_pem(secret), path: signed.public_bytes(_PEM)})
+        contents |= {key: _secret_pem(secret), path: signed.public_bytes(_PEM)}
         made.append(Requested(str(identity), path, key, tuple(hosts)))
+    _write(contents)
     return made
 
 
@@ -132,7 +138,8 @@ def write_nobody(directory: Path) -> tuple[Path, Path]:
     """Write the certificate that callers without their own present, and its public key file
     (`twolane.security.nobody`). Raises `CertsError`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    cert, key = _paths(directory, _NOBODY)
+    cert, key = paths = _paths(directory, _NOBODY)
+    _refuse_existing(paths, "name another --dir")
     _write({key: nobody.KEY, cert: nobody.CERT})
     return cert, key
 
@@ -142,7 +149,7 @@ def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> li
     certificate that was requested keeps its key: its request is signed again. Processes use the new
     files from their next handshake. Raises `CertsError`."""
     authority = _load_authority(directory)
-    found = sorted(p.stem for p in directory.glob("*.crt") if p.stem not in (_CA, _NOBODY))
+    found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA and not _is_public(p))
     missing = [name for name in names if name not in found]
     if missing or not found:
         there = ", ".join(found) or "none"
@@ -154,16 +161,6 @@ def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> li
 class _Authority:
     cert: x509.Certificate
     key: ec.EllipticCurvePrivateKey
-
-
-def _issue(
-    directory: Path, identity: Identity, hosts: tuple[str, ...], days: int, by: _Authority
-) -> Issued:
-    key = ec.generate_private_key(ec.SECP256R1())
-    cert = _leaf(identity, hosts, days, key.public_key(), by)
-    paths = _paths(directory, _file_name(identity))
-    _write({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
-    return _issued(str(identity), paths, cert)
 
 
 def _sign(path: Path, days: int, by: _Authority) -> Issued:
@@ -189,7 +186,11 @@ def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCur
         raise CertsError(f"{path} is not signed with the key that it is for")
     if not (isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == ec.SECP256R1.name):
         raise CertsError(f"{path} is for a key that is not ECDSA P-256")
-    return identity, _hosts(found), key
+    if path.stem == _CA:
+        raise CertsError(f"{path}: its certificate would replace an authority's: rename the file")
+    hosts = _hosts(found)
+    _names(identity, hosts)
+    return identity, hosts, key
 
 
 def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
@@ -311,6 +312,28 @@ def _parse(text: str) -> Identity:
 
 def _file_name(identity: Identity) -> str:
     return "-".join(part for part in (identity.tenant, identity.name) if part)
+
+
+def _new_files(
+    directory: Path, identities: Iterable[str]
+) -> list[tuple[Identity, tuple[Path, Path]]]:
+    """Each identity with its certificate and key. Raises `CertsError` if two share a file."""
+    owners = {_CA: "the authority"}
+    wanted = list(map(_parse, identities))
+    for identity in wanted:
+        name = _file_name(identity)
+        if name in owners:
+            raise CertsError(
+                f"{identity} and {owners[name]} would both be {directory / name}.crt: give one "
+                "another name"
+            )
+        owners[name] = str(identity)
+    return [(each, _paths(directory, _file_name(each))) for each in wanted]
+
+
+def _is_public(path: Path) -> bool:
+    """Whether it is what `write_nobody` writes, and not the certificate of an identity."""
+    return path.stem == _NOBODY and path.read_bytes() == nobody.CERT
 
 
 def _paths(directory: Path, name: str) -> tuple[Path, Path]:

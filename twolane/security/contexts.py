@@ -13,8 +13,11 @@ token_command = "pass show twolane/prod" or api_key = "tl_…"
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import stat
+import tempfile
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -23,7 +26,8 @@ from typing import Any
 from twolane.errors import InvalidRequestError
 
 _FILES = ("ca", "cert", "key")
-_CURRENT = re.compile(r"^current\s*=.*$", re.MULTILINE)
+_CURRENT = re.compile(r"^[ \t]*current[ \t]*=[^\r\n]*", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +77,48 @@ def read_contexts(path: Path) -> Contexts:
 
 
 def use_context(path: Path, name: str) -> None:
-    """Make a context the current one; the rest of the file is kept. Raises
-    `InvalidRequestError`."""
+    """Make a context the current one; the rest of the file is kept, and a symbolic link to it.
+    Raises `InvalidRequestError`, and then the file is as it was."""
     read_contexts(path).find(name, path)
-    text, line = path.read_text(encoding="utf-8"), f'current = "{name}"'
-    head = text[: text.index("[")]  # it has a table
-    changed = _CURRENT.sub(line, head) if _CURRENT.search(head) else f"{line}\n{head}"
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(changed + text[len(head) :], encoding="utf-8")
-    draft.chmod(path.stat().st_mode)
-    os.replace(draft, path)
+    path = Path(os.path.realpath(path))
+    text = path.read_bytes().decode()
+    changed = _with_current(text, name)
+    if _parsed(changed) != {**tomllib.loads(text), "current": name}:
+        raise InvalidRequestError(
+            f"{path} was not changed: write current = {_quoted(name)} in its first line yourself"
+        )
+    found = path.stat()
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(changed)
+            if os.geteuid() == 0:
+                os.fchown(handle, found.st_uid, found.st_gid)
+            os.fchmod(handle, stat.S_IMODE(found.st_mode))
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def _with_current(text: str, name: str) -> str:
+    """The text, with another `current` before its first table."""
+    line, table = f"current = {_quoted(name)}", _TABLE.search(text)
+    head = text if table is None else text[: table.start()]
+    changed, n = _CURRENT.subn(lambda _: line, head, count=1)
+    return (changed if n else f"{line}\n{head}") + text[len(head) :]
+
+
+def _quoted(name: str) -> str:
+    """As a string of TOML: JSON's, which may hold the one control character DEL."""
+    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def _context(path: Path, name: str, value: Any) -> Context:

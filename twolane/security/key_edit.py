@@ -1,11 +1,13 @@
-"""Edits a key file: adds or revokes a key. The file is replaced atomically and only its owner can
-read it; concurrent edits wait for each other."""
+"""Edits a key file: adds or revokes a key. The file is replaced atomically, the one that a symbolic
+link leads to; it keeps its mode, and its owner where root edits it. Only its owner can read a new
+file. Concurrent edits wait for each other."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +23,7 @@ from twolane.security.identity import Role
 from twolane.security.keys import (
     KEY_PREFIX,
     ApiKey,
+    KeyFileError,
     KeyRing,
     TenantLimits,
     digest,
@@ -57,7 +60,7 @@ def create_key(
         )
     )
     with _changing(path) as write:
-        ring = read_keys(path) if path.exists() else KeyRing()
+        ring = KeyRing() if write.found is None else read_keys(path)
         tenants = dict(ring.tenants)
         if limits:
             before = tenants.get(tenant, TenantLimits())
@@ -81,8 +84,12 @@ def revoke_key(path: Path, key_id: str) -> ApiKey:
 
 
 class _Writer:
+    """Replaces a file, of which `found` is the state; None: there is none."""
+
     def __init__(self, path: Path) -> None:
+        """Raises `KeyFileError` for what is no file that can be replaced, such as a device."""
         self._path = path
+        self.found = _state(path)
 
     def __call__(self, ring: KeyRing) -> None:
         if why := fault_of(_checked(ring)):
@@ -91,6 +98,8 @@ class _Writer:
         handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             with open(handle, "w", encoding="utf-8") as file:  # of mode 0600
+                if self.found is not None:
+                    _make_alike(file.fileno(), self.found)
                 file.write(_HEAD + text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -100,9 +109,29 @@ class _Writer:
             raise
 
 
+def _state(path: Path) -> os.stat_result | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise KeyFileError(f"{path}: not a regular file")
+    return found
+
+
+def _make_alike(handle: int, found: os.stat_result) -> None:
+    """Give a new file the mode of the one that it replaces, and its owner, which only root can."""
+    if os.geteuid() == 0:
+        os.fchown(handle, found.st_uid, found.st_gid)
+    os.fchmod(handle, stat.S_IMODE(found.st_mode))
+
+
 @contextmanager
 def _changing(path: Path) -> Iterator[_Writer]:
     """Hold a lock on the folder, because the file itself is replaced."""
+    path = Path(os.path.realpath(path))
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

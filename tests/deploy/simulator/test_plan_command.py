@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -67,6 +68,7 @@ def test_it_plays_the_plan_on_the_real_router_and_workers(trace: Path) -> None:
         (["--slo", "300/15", "--gpu", "abacus"], "'abacus' was not measured; there is h200"),
         (["--slo", "5/1"], "even alone on idle workers 0.0% hold it"),
         (["--slo", "300/15", "--plot", "/nowhere/x.png"], "/nowhere/x.png cannot be written"),
+        (["--slo", "300/15", "--plot", "/proc/x.png"], "/proc/x.png cannot be written"),
         (["--slo", "300/15", "--plot", "x.docx"], "--plot draws a PNG: x.docx must end in .png"),
         (["--slo", "300/15", "--gpus", "2", "--plot", "x.png"], "leave out --gpus"),
         (["--slo", "300/15", "--gpus", "2", "--replay", "9"], "leave out --gpus"),
@@ -81,6 +83,46 @@ def test_what_cannot_be_is_refused_in_one_line(
     done = run("--trace", trace, *arguments)
     assert done.exit_code == 2
     assert complaint in done.output
+
+
+def test_a_link_to_an_absent_folder_is_refused_before_anything_is_simulated(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("twolane.deploy.simulator.planning.simulate", None)
+    link = tmp_path / "x.png"
+    link.symlink_to(tmp_path / "absent/x.png")
+    done = run("--trace", trace, "--slo", "300/15", "--plot", link)
+    assert done.exit_code == 2, repr(done.exception)
+    assert done.output.endswith(f"{link} cannot be written: No such file or directory\n")
+
+
+def test_the_early_check_of_a_plot_changes_no_file(trace: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.png"
+    old.write_bytes(b"before")
+    for plot in (old, tmp_path / "new.png"):
+        assert run("--trace", trace, "--slo", "5/1", "--plot", plot).exit_code == 2
+    assert old.read_bytes() == b"before"
+    assert {path.name for path in tmp_path.iterdir()} == {"old.png", "requests.csv"}
+
+
+def test_a_plot_that_can_no_longer_be_written_costs_only_the_plot(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is removed while the plan is made."""
+    from twolane.deploy.simulator import planning
+
+    plot, make_plan = tmp_path / "gone/x.png", planning.make_plan
+    plot.parent.mkdir()
+
+    def removing(*arguments: Any, **more: Any) -> planning.Plan:
+        plot.parent.rmdir()
+        return make_plan(*arguments, **more)
+
+    monkeypatch.setattr(planning, "make_plan", removing)
+    done = run("--trace", trace, "--slo", "300/15", "--plot", plot)
+    assert done.exit_code == 1, repr(done.exception)
+    assert done.stdout.startswith("1 prefill + 1 decode: ")
+    assert done.stderr == f"Error: cannot write {plot}: No such file or directory\n"
 
 
 def test_a_load_that_is_too_much_for_so_many_is_told_so(trace: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from twolane.deploy.simulator.trace_file import TraceError, read_trace
 
 OURS = "arrival_ms,prompt_tokens,output_tokens"
+DAY_MS = 86_400_000
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
@@ -31,9 +32,24 @@ def test_an_azure_trace_is_read_as_published(tmp_path: Path) -> None:
     assert found.arrivals_s.tolist() == pytest.approx([0.0, 4.314579], abs=1e-5)
 
 
-def test_a_gzipped_file_is_read_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zone", ["+00:00", "Z", ""])
+def test_an_azure_trace_of_2024_is_read_as_published(tmp_path: Path, zone: str) -> None:
+    """Whole seconds have no fraction there."""
+    times = ("2024-05-10 00:00:00", "2024-05-10 00:00:00.009930", "2024-05-10 00:00:02")
+    text = "\n".join([AZURE, *(f"{each}{zone},2162,5" for each in times)])
+    found = read_trace(written(tmp_path / "t.csv", text))
+    assert found.arrivals_s.tolist() == pytest.approx([0.0, 0.00993, 2.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t.csv.gz", "t.csv"])
+def test_a_gzipped_file_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
     packed = gzip.compress(f"{OURS}\n0,1,1\n".encode())
-    assert len(read_trace(written(tmp_path / "t.csv.gz", packed))) == 1
+    assert len(read_trace(written(tmp_path / name, packed))) == 1
+
+
+def test_a_trace_of_30_days_is_read(tmp_path: Path) -> None:
+    found = read_trace(written(tmp_path / "t.csv", f"{OURS}\n5000,1,1\n{30 * DAY_MS},1,1\n"))
+    assert found.arrivals_s[-1] == 30 * DAY_MS / 1000 - 5
 
 
 @pytest.mark.parametrize(
@@ -50,7 +66,21 @@ def test_a_gzipped_file_is_read_too(tmp_path: Path) -> None:
         (f"{OURS}\n0,1,-4\n", "t.csv, line 2: a request has at least one token each way"),
         (f"{OURS}\n5,1,1\n4,1,1\n", "t.csv, line 3: it arrives before the line above it"),
         (f"{OURS}\n0,99999999999,1\n", "t.csv, line 2: 100000000000 tokens in one request"),
+        (f"{OURS}\n1e300,1,1\n", "t.csv, line 2: '1e300' is no time in milliseconds"),
+        (
+            f"{OURS}\n0,1,1\n{31 * DAY_MS},1,1\n",
+            "t.csv, line 3: it arrives 31 days after the first request, and 30 are the most; "
+            "arrival_ms is in milliseconds",
+        ),
+        (
+            f"{AZURE}\n2024-05-10 00:00:00,1,1\n2024-06-10 00:00:00,1,1\n",
+            "t.csv, line 3: it arrives 31 days after the first request, and 30 are the most",
+        ),
+        (f"{OURS}\n0,1,1\n{'1' * 131_073},1,1\n", "t.csv, line 3: field larger than field limit"),
+        (f'{OURS}\n0,1,1\n"1,1,1\n2,1,1\n3,1,1\n', "t.csv, line 3: unexpected end of data"),
+        (f"{OURS}\n\n0,1\n", "t.csv, line 3: 2 fields instead of 3"),
         (f"{AZURE}\nyesterday,1,1\n", "t.csv, line 2: Invalid isoformat string"),
+        (f"{AZURE}\n2023-11-16 18:17:04.5e400,1,1\n", "t.csv, line 2: Invalid isoformat string"),
         (b"\xff\xfe\x00", "t.csv: not a CSV file in UTF-8"),
     ],
 )

@@ -70,6 +70,14 @@ def test_a_number_too_large_for_a_message_is_refused_in_words(line: str) -> None
     assert done.exit_code == 2, repr(done.exception)
 
 
+@pytest.mark.parametrize("time", ["0", "0h", "0.5"])
+def test_a_pin_that_ends_at_once_is_refused_and_does_not_stay_for_ever(time: str) -> None:
+    line = f"scale decode=3 --for {time} --dry-run --endpoint unix:/nowhere"
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 2, repr(done.exception)
+    assert f"'{time}' is not a duration like 90s, 10m, 2h or 1d, of 1 to" in done.stderr
+
+
 def test_settings_that_are_all_at_their_defaults_are_said_to_be_so(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

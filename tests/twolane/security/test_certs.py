@@ -24,6 +24,7 @@ from twolane.security.certs import (
     renew,
     request,
     sign,
+    write_nobody,
 )
 from twolane.security.tls import TlsFiles, client_context
 
@@ -83,6 +84,48 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(CertsError, match=r"a.crt exists .* `twolane certs renew` renews it"):
         issue(tmp_path, ["worker/b", "worker/a"])
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        (["operator/zoe", "viewer/zoe"], r"viewer/zoe and operator/zoe would both be .*/zoe\.crt"),
+        (["client/a/b", "worker/a-b"], r"worker/a-b and client/a/b would both be .*/a-b\.crt"),
+        (["worker/a", "worker/ca"], r"worker/ca and the authority would both be .*/ca\.crt"),
+    ],
+)
+def test_two_of_the_same_file_are_refused_before_one_is_written(
+    tmp_path: Path, what: list[str], why: str
+) -> None:
+    init(tmp_path)
+    with pytest.raises(CertsError, match=why):
+        issue(tmp_path, what)
+    assert {path.name for path in tmp_path.iterdir()} == {"ca.crt", "ca.key"}
+    with pytest.raises(CertsError, match=why):
+        request(tmp_path / "far", what)
+    assert not (tmp_path / "far").exists()
+
+
+def test_a_refusal_of_the_second_leaves_no_part_of_the_first(tmp_path: Path) -> None:
+    init(tmp_path)
+    for make in (issue, request):
+        with pytest.raises(CertsError, match="operator/b is not a server"):
+            make(tmp_path, ["router/a", "operator/b"], hosts=["gpu-a"])
+    assert {path.name for path in tmp_path.iterdir()} == {"ca.crt", "ca.key"}
+
+
+def test_an_identity_called_nobody_is_renewed_and_the_public_certificate_is_not(
+    tmp_path: Path,
+) -> None:
+    init(tmp_path)
+    issue(tmp_path, ["operator/nobody"])
+    assert [each.identity for each in renew(tmp_path)] == ["operator/nobody"]
+    with pytest.raises(CertsError, match=r"nobody\.crt exists .* name another --dir"):
+        write_nobody(tmp_path)
+    init(tmp_path / "other")
+    write_nobody(tmp_path / "other")
+    with pytest.raises(CertsError, match="certificates there: none"):
+        renew(tmp_path / "other")
 
 
 def test_a_full_disk_leaves_no_part_of_an_authority(
@@ -222,6 +265,17 @@ def test_a_request_for_another_kind_of_key_is_refused(tmp_path: Path, far: Path)
     path.write_bytes(csr(weak, WORKER).public_bytes(PEM))
     with pytest.raises(CertsError, match="not ECDSA P-256"):
         sign(tmp_path / "ca", path)
+
+
+def test_a_request_called_as_the_authority_does_not_replace_it(tmp_path: Path, far: Path) -> None:
+    (asked,) = request(far, ["worker/a"])
+    before, path = (tmp_path / "ca/ca.crt").read_bytes(), tmp_path / "ca/ca.csr"
+    path.write_bytes(asked.request.read_bytes())
+    with pytest.raises(CertsError, match="would replace an authority's: rename the file"):
+        read_request(path)
+    with pytest.raises(CertsError, match="would replace an authority's: rename the file"):
+        sign(tmp_path / "ca", path)
+    assert (tmp_path / "ca/ca.crt").read_bytes() == before
 
 
 def test_a_request_that_was_changed_on_its_way_is_refused(tmp_path: Path, far: Path) -> None:

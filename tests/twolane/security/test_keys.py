@@ -179,3 +179,48 @@ def test_values_out_of_their_bounds_change_nothing(path: Path) -> None:
         with pytest.raises(msgspec.ValidationError):
             create_key(path, tenant, limits=limits)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_key_goes_to_the_file_that_a_link_leads_to(path: Path, is_there: bool) -> None:
+    link = path.with_name("link.yaml")
+    link.symlink_to(path.name)
+    if is_there:
+        create_key(path, "acme")
+    shown, key = create_key(link, "beta")
+    assert KeyFile(path).identity(shown).tenant == "beta"
+    revoke_key(link, key.id)
+    assert read_keys(path).keys[-1].revoked
+    assert link.is_symlink()
+
+
+def test_a_file_keeps_its_mode(path: Path) -> None:
+    _, key = create_key(path, "acme")
+    path.chmod(0o640)
+    create_key(path, "beta")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    revoke_key(path, key.id)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_that_root_edits_keeps_its_owner(path: Path) -> None:
+    create_key(path, "acme")
+    os.chown(path, 1234, 4321)
+    create_key(path, "beta")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (1234, 4321, 0o600)
+
+
+def test_what_is_no_regular_file_is_refused_and_left_as_it_is(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(KeyFileError, match=r"keys\.yaml: not a regular file"):
+        create_key(path, "acme")
+    with pytest.raises(KeyFileError, match="not a regular file"):
+        revoke_key(path, "a")
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    loop = path.with_name("loop.yaml")
+    loop.symlink_to(loop)
+    with pytest.raises(KeyFileError, match="Too many levels of symbolic links"):
+        create_key(loop, "acme")
+    assert {each.name for each in path.parent.iterdir()} == {path.name, loop.name}

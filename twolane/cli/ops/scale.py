@@ -26,8 +26,7 @@ _POLL_S = 0.2
 @click.option(
     "--for",
     "for_s",
-    type=Duration(),
-    default=0.0,
+    type=Duration(least_s=1.0),
     metavar="1h",
     help="Remove the pin after this time.",
 )
@@ -52,7 +51,7 @@ _POLL_S = 0.2
 def scale(
     sizes: Sequence[str],
     *,
-    for_s: float,
+    for_s: float | None,
     expect_revision: int,
     wait: bool,
     timeout_s: float,
@@ -69,7 +68,7 @@ def scale(
     request = acts_pb2.ScalePoolsRequest(
         act=new_act(reason, dry_run=dry_run),
         pools=[_size(text) for text in _pairs(sizes)],
-        for_s=for_s,
+        for_s=for_s or 0.0,  # 0: until it is removed
         expect_revision=expect_revision,
     )
     with operator(endpoint) as admin:

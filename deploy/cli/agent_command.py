@@ -116,8 +116,11 @@ def agent(
         )
         log_to_stderr()
         asyncio.run(_serve(config, drain_s))
-    except (*_REFUSALS, OSError, ValueError) as error:
+    except (*_REFUSALS, ValueError) as error:
         raise click.ClickException(f"agent {name}: {error}") from error
+    except OSError as error:
+        where = "" if error.filename else f"; its files are in {state}"
+        raise click.ClickException(f"agent {name}: {error}{where}") from error
 
 
 async def _serve(config: AgentConfig, drain_s: float | None) -> None:

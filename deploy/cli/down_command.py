@@ -27,6 +27,8 @@ from twolane.deploy.spec.topology import TimingOptions
 from twolane.deploy.spec.topology_file import find_topology, read_topology
 from twolane.security.credentials import Credentials
 
+_INTERRUPTED = 130  # an exit code: what was asked to stop goes on stopping
+
 
 @click.command()
 @click.option("--topology", metavar="FILE", help="Names the hosts.")
@@ -66,6 +68,9 @@ def down(
     except NotProvenError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(NOT_PROVEN) from error
+    except KeyboardInterrupt:
+        click.echo(err=True)
+        raise SystemExit(_INTERRUPTED) from None
     click.echo(_stopped(topology, as_json=as_json))
 
 

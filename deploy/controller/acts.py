@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from twolane.deploy.controller.desired import Change, Desired, Mode, Removal, Seat
-from twolane.deploy.controller.reconcile import Phase, View, next_desired, target
+from twolane.deploy.controller.reconcile import (
+    Phase,
+    View,
+    next_desired,
+    resized,
+    roles_of,
+    target,
+)
 from twolane.deploy.controller.rollout import let_end
 from twolane.deploy.controller.seats import Inventory, Pool
 from twolane.deploy.errors import RefusedError
@@ -43,13 +50,20 @@ def scale(
             known = ", ".join(pool.name for pool in inventory.pools)
             raise RefusedError(f"there is no pool {name}; there are {known}")
         new = new.pinned(name, n, for_s)
-    if nobody := _roles_nobody_has(
-        inventory, {pool.name: target(new, pool) for pool in inventory.pools}
-    ):
-        raise RefusedError(f"nobody is left to {nobody[0]} then: `twolane down` ends a cluster")
-    end, missing = outcome(new, inventory, view)
+    least = {pool.name: _least_of(new, pool) for pool in inventory.pools}
+    if roles := _roles_nobody_has(inventory, least):
+        raise RefusedError(_nobody_left(roles[0], inventory, sizes))
+    whole = _with_every_role(new, inventory)
+    end, missing = outcome(whole, inventory, view)
     if missing:
         raise RefusedError(_no_room(missing, end, inventory, view))
+    as_asked, _ = outcome(new, inventory, view)
+    if _has_every_role(as_asked, inventory):
+        end = as_asked
+    else:
+        new = whole
+        for unpinned in [its for its in inventory.pools if new.pin(its.name) is None]:
+            new = resized(new, inventory, unpinned, view)
     changes = [
         Change(subject=f"pool {pool.name}", before=_size(desired, pool), after=_size(new, pool))
         for name in sizes
@@ -58,14 +72,56 @@ def scale(
     return Decided(desired=new, changes=_with_outcome(changes, desired, end, inventory, view))
 
 
+def _least_of(desired: Desired, pool: Pool) -> int:
+    """How many workers the pool can count on. Where the cluster sizes itself, the law starts one
+    for a pool that is not pinned."""
+    n = target(desired, pool)
+    return max(1, n) if desired.sizes and desired.pin(pool.name) is None else n
+
+
+def _with_every_role(desired: Desired, inventory: Inventory) -> Desired:
+    """Where the cluster sizes itself: with a worker of each pool that is not pinned, if any pool is
+    to have workers. Alone they serve no request."""
+    if not any(target(desired, pool) for pool in inventory.pools):
+        return desired
+    sizes = tuple(
+        size if desired.pin(size.pool) else replace(size, n=max(1, size.n))
+        for size in desired.sizes
+    )
+    return replace(desired, sizes=sizes)
+
+
+def _has_every_role(desired: Desired, inventory: Inventory) -> bool:
+    """Whether its workers have them; true at zero, where the law starts the first worker."""
+    staying = [seat for pool in inventory.pools for seat in desired.staying(pool.name)]
+    roles = {role for seat in staying for role in roles_of(inventory, seat)}
+    return not staying or roles >= {PREFILL, DECODE}
+
+
+def _nobody_left(role: str, inventory: Inventory, asked: Mapping[str, int | None]) -> str:
+    """The refusal of sizes with which no worker has that role, and what helps: a pool that is not
+    `asked` for is pinned at zero, as after a kill."""
+    pinned = [its.name for its in inventory.pools if role in its.roles and its.name not in asked]
+    if not pinned:
+        return f"nobody is left to {role} then: `twolane down` ends a cluster"
+    sizes = " ".join(f"{pool}={'auto' if n is None else n}" for pool, n in asked.items())
+    command = f"`twolane scale {sizes} {pinned[0]}=auto`"
+    return f"nobody is left to {role} then, as {pinned[0]} is pinned at 0: {command}"
+
+
+def _no_such_worker(desired: Desired, name: str) -> str:
+    known = ", ".join(seat.name for seat in desired.seats)
+    there = f"there are {known}" if known else "the cluster has no workers now"
+    return f"there is no worker {name}; {there}"
+
+
 def kill(desired: Desired, inventory: Inventory, view: View, name: str) -> Decided:
     """Kill a worker and do not restart it: pin its pool at one less; at its size, if a rollout
     gave it one more. Raises `RefusedError`."""
     seat = desired.seat(name)
     pool = None if seat is None else inventory.pool(seat.pool)
     if seat is None or pool is None:
-        known = ", ".join(seat.name for seat in desired.seats)
-        raise RefusedError(f"there is no worker {name}; there are {known}")
+        raise RefusedError(_no_such_worker(desired, name))
     new = desired.removed(Removal(name=name, kill=True))
     if seat in (staying := desired.staying(pool.name)):
         n = target(desired, pool)
@@ -98,8 +154,7 @@ def flip(desired: Desired, inventory: Inventory, view: View, name: str) -> Decid
     check_not_rolling(desired)
     seat = desired.seat(name)
     if seat is None or (pool := inventory.pool(seat.pool)) is None:
-        known = ", ".join(seat.name for seat in desired.seats)
-        raise RefusedError(f"there is no worker {name}; there are {known}")
+        raise RefusedError(_no_such_worker(desired, name))
     if desired.removal(name) is not None:
         raise RefusedError(f"{name} is to go")
     others = [its for its in inventory.pools if len(its.roles) == 1 and its.roles != pool.roles]

@@ -12,7 +12,7 @@ from twolane.deploy.controller.actions import (
     Undrain,
     Why,
 )
-from twolane.deploy.controller.law import Verdict
+from twolane.deploy.controller.law import Verdict, is_idle
 from twolane.deploy.controller.limits import Limits
 from twolane.deploy.controller.observation import Need, Observation, Role
 
@@ -23,6 +23,7 @@ def explain(verdict: Verdict, seen: Observation, limits: Limits, unit: str = "GP
     """All there is to say about one decision: the actions, what each pool needs, and what kept the
     law from doing more. `unit`: what the budget is counted in."""
     lines = [sentence(action) for action in verdict.actions]
+    idle = is_idle(seen, limits)
     for role in Role:
         have, target = verdict.have[role], verdict.targets[role]
         pinned = ", pinned by an operator" if role in seen.pins else ""
@@ -30,11 +31,16 @@ def explain(verdict: Verdict, seen: Observation, limits: Limits, unit: str = "GP
             f"{role}: {_workers(have)}, {target} wanted{pinned}; {reason(role, seen.needs[role])}"
         )
         wanted = limits.pools[role].within(seen.needs[role].workers)
-        if role not in seen.pins and target < wanted:
+        if role not in seen.pins and target < wanted and not idle:
             lines.append(
                 f"{role} should have {wanted}, but the budget of {limits.budget_gpus} {unit} "
                 f"leaves {target}"
             )
+    if idle and any(verdict.have.values()):
+        to = "one worker each, as one is pinned" if any(seen.pins.values()) else "zero"
+        lines.append(
+            f"no request for {seen.idle_s:.0f} s: pools go to {to}, once nothing speaks against it"
+        )
     held = seen.held_gpus
     waiting = sum(verdict.targets[role] > verdict.have[role] for role in Role)
     if waiting and held >= limits.budget_gpus and not verdict.actions:

@@ -87,6 +87,11 @@ def patience_s(seen: Observation, limits: Limits) -> float:
     return max(usual_s, min(doubled_s, limits.most_patience_s))
 
 
+def is_idle(seen: Observation, limits: Limits) -> bool:
+    """Whether no request came for so long that pools go to zero."""
+    return limits.goes_to_zero and not seen.waiting and seen.idle_s >= limits.idle_s
+
+
 class _Decision:
     """The state of one decision: the budget left, and the workers that already have an action."""
 
@@ -94,7 +99,7 @@ class _Decision:
         self._now = now
         self._seen = seen
         self._limits = limits
-        self._is_idle = limits.goes_to_zero and not seen.waiting and seen.idle_s >= limits.idle_s
+        self._is_idle = is_idle(seen, limits)
         self._overdue = {worker.worker_id for worker in seen.workers if self._is_overdue(worker)}
         self._splits = self._should_split()
         self._needs = self._adjusted_needs()
@@ -282,7 +287,7 @@ class _Decision:
         for role in sorted(Role, key=lambda role: self._least(role) - self._ready[role]):
             least = self._allowed(role) if beyond_limits else self._least(role)
             if rebalance:
-                least = max(self._targets[role], self._needs[role].soon)
+                least = max(self._targets[role], self._needs[role].soon, self._fewest(role))
                 if not self._lacks_gpus(role.other):
                     continue
             spare = min(self._ready[role], self._have[role]) - least
@@ -306,13 +311,18 @@ class _Decision:
     def _least(self, role: Role) -> int:
         """The size to which a pool may shrink: its need, or what reduced limits allow."""
         kept = self._limits.pools[role].within(self._needs[role].kept)
-        return min(kept, self._allowed(role))
+        return max(min(kept, self._allowed(role)), self._fewest(role))
 
     def _allowed(self, role: Role) -> int:
         """The size that the limits allow, whatever is needed."""
         most = self._limits.pools[role].maximum
         is_over_budget = self._seen.held_gpus > self._limits.budget_gpus
-        return min(most, self._targets[role]) if is_over_budget else most
+        allowed = min(most, self._targets[role]) if is_over_budget else most
+        return max(allowed, self._fewest(role))
+
+    def _fewest(self, role: Role) -> int:
+        """One, as long as the other pool keeps workers: alone they serve no request."""
+        return min(1, self._targets[role.other])
 
     def _candidate(self, role: Role) -> Worker | None:
         """The worker to remove: one whose node can leave then, on the emptiest node, with the

@@ -160,15 +160,15 @@ def resized(desired: Desired, inventory: Inventory, pool: Pool, view: View) -> D
         seat = inventory.free_seat(pool, desired.seats, {*desired.cordoned, *view.closed})
         if seat is None:
             break
-        desired = desired.added(replace(seat, model_dir=_revision_for(desired, pool)))
+        desired = desired.added(replace(seat, model_dir=revision_for(desired, pool)))
     while len(staying := desired.staying(pool.name)) > n:
         seat = min(staying, key=lambda seat: _cost_of_removal(desired, inventory, seat, view))
         desired = desired.removed(Removal(name=seat.name))
     return desired
 
 
-def _revision_for(desired: Desired, pool: Pool) -> str:
-    """Of a worker that the pool gets."""
+def revision_for(desired: Desired, pool: Pool) -> str:
+    """Of a worker that the pool gets, from an operator or the law."""
     its = desired.rolling
     return its.goal if its is not None and pool.name in its.extra else desired.model_dir
 

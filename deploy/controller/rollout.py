@@ -24,7 +24,7 @@ from enum import StrEnum
 
 from twolane.deploy.controller.desired import Desired, Removal, Rollout, Seat
 from twolane.deploy.controller.reconcile import Phase, Seen, View, next_desired, roles_of
-from twolane.deploy.controller.seats import Inventory, number_of
+from twolane.deploy.controller.seats import Inventory, Pool, number_of
 from twolane.deploy.spec.settings import DECODE, PREFILL
 
 _SHOWN = 160  # characters of an error
@@ -105,15 +105,21 @@ def why_not(desired: Desired, inventory: Inventory, view: View) -> str:
         return ", ".join(waits)
     if unready := _unready(desired, inventory, view, its):
         return ", ".join(_waits(desired, view, seat.name) for seat in unready)
-    return held_up(desired, inventory, view)
+    if why := held_up(desired, inventory, view):
+        return why
+    pool = _short(desired, its, inventory)
+    return "" if pool is None else f"a second worker of {pool.name} is about to start"
 
 
 def held_up(desired: Desired, inventory: Inventory, view: View) -> str:
     """Why it cannot go on although no worker is on the way, in words; empty: it can."""
     its = desired.rolling
     assert its is not None
-    if short := _short(desired, its, inventory):
-        return f"there is no free seat for a second worker of {short}"
+    if (pool := _short(desired, its, inventory)) is not None:
+        closed = {*desired.cordoned, *view.closed}
+        if inventory.free_seat(pool, desired.seats, closed) is not None:
+            return ""
+        return f"there is no free seat for a second worker of {pool.name}"
     wave = {seat.name for seat in next_wave(desired, view)}
     stay = sorted(seat.name for seat in _left(desired, its) if seat.host in desired.cordoned)
     if stay and not wave:
@@ -225,14 +231,14 @@ def _unready(desired: Desired, inventory: Inventory, view: View, its: Rollout) -
     ]
 
 
-def _short(desired: Desired, its: Rollout, inventory: Inventory) -> str:
+def _short(desired: Desired, its: Rollout, inventory: Inventory) -> Pool | None:
     """The pool that is to have a second worker, and has one of the other revision alone."""
     for pool in inventory.pools:
         of_pool = [seat for seat in desired.seats if seat.pool == pool.name]
         has_new = any(seat.model_dir == its.goal for seat in of_pool)
         if pool.name in its.extra and of_pool and not has_new:
-            return pool.name
-    return ""
+            return pool
+    return None
 
 
 def _any_serves(

@@ -19,7 +19,7 @@ from dataclasses import replace
 from twolane.deploy.controller.actions import Action, Cancel, Delete, Drain, Flip, Start, Undrain
 from twolane.deploy.controller.desired import Desired, Removal, Size
 from twolane.deploy.controller.observation import BOTH, Role, State
-from twolane.deploy.controller.reconcile import Phase, Seen, View, roles_of
+from twolane.deploy.controller.reconcile import Phase, Seen, View, revision_for, roles_of
 from twolane.deploy.controller.seats import Inventory, Pool
 
 
@@ -28,10 +28,10 @@ def pools_by_role(inventory: Inventory) -> dict[Role, Pool]:
     found: dict[Role, Pool] = {}
     for pool in inventory.pools:
         if len(pool.roles) > 1 or Role(pool.roles[0]) in found:
-            raise ValueError("autoscale sizes one pool of prefill and one of decode workers")
+            raise ValueError("it sizes one pool of prefill and one of decode workers")
         found[Role(pool.roles[0])] = pool
     if len(found) < len(Role):
-        raise ValueError("autoscale sizes one pool of prefill and one of decode workers")
+        raise ValueError("it sizes one pool of prefill and one of decode workers")
     return found
 
 
@@ -54,6 +54,7 @@ def applied(desired: Desired, inventory: Inventory, view: View, action: Action) 
             seat = inventory.free_seat(pool, desired.seats, closed)
             if seat is None:
                 return None
+            seat = replace(seat, model_dir=revision_for(desired, pool))
             if roles == BOTH:
                 seat = replace(seat, roles=tuple(sorted(roles, reverse=True)))
             return desired.added(seat).sized()

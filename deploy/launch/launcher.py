@@ -98,7 +98,7 @@ class Hosts(Protocol):
         ...
 
     async def end_others(self, names: Collection[str], grace_s: float) -> None:
-        """Stop what runs on hosts that answer, whoever has started it, but for `names`; routers
+        """Stop what runs on hosts that answer, also of earlier launchers, but for `names`; routers
         first. Raises `NotProvenError` if some of it may still run, and `DeposedError`."""
         ...
 

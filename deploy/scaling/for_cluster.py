@@ -6,7 +6,8 @@ which the launcher of any other cluster can have started its workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from twolane.deploy.controller.capacity import StepCost
@@ -17,7 +18,7 @@ from twolane.deploy.controller.priors import Hardware, hardware, read_hardware
 from twolane.deploy.controller.scaler import Scaler
 from twolane.deploy.controller.seats import Inventory, Pool
 from twolane.deploy.controller.sizing import pools_by_role
-from twolane.deploy.errors import StartError
+from twolane.deploy.errors import WrongTopologyError
 from twolane.deploy.spec.cluster_spec import ClusterSpec, PoolSpec
 from twolane.engine.config import CPU_PAGE_TOKENS
 from twolane.worker.config import StepLimits
@@ -30,25 +31,36 @@ _LOCAL_START_S, _LOCAL_FLIP_S = 5.0, 0.5
 def scaler_for(
     cluster: ClusterSpec, inventory: Inventory, tell: Callable[[str, str], None]
 ) -> Scaler | None:
-    """None: the cluster does not size its pools. Raises `StartError` for one that it cannot."""
+    """None: the cluster does not size its pools. Raises `WrongTopologyError` for one that it cannot
+    size."""
     its = cluster.scaler
     if not its.autoscale:
         return None
-    try:
+    with _naming("--prefill", "--decode", "--colocated"):
         pools = pools_by_role(inventory)
+    with _naming("--hardware"):
         made, is_measured = _hardware(cluster)
-    except (ValueError, OSError) as error:
-        raise StartError(f"autoscale: {error}") from error
-    limits = limits_of(cluster, inventory)
-    begin = {role: pool.n_configured for role, pool in pools.items()}
-    _check_budget(limits.budget_gpus, "the workers to begin with", begin, _gpus(pools))
+    with _naming("--budget", "--min-prefill", "--min-decode"):
+        limits = limits_of(cluster, inventory)
+    with _naming("--budget", "--prefill", "--decode"):
+        begin = {role: pool.n_configured for role, pool in pools.items()}
+        _check_budget(limits.budget_gpus, "the workers to begin with", begin, _gpus(pools))
     config = ObserverConfig(ttft_s=its.slo_ttft_s, gap_s=its.slo_gap_s, trusts_prior=is_measured)
     return Scaler(inventory, limits, made, config, tell)
 
 
+@contextmanager
+def _naming(*options: str) -> Iterator[None]:
+    """Raises `WrongTopologyError` that names these options, for what is wrong with their values."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise WrongTopologyError(f"autoscale: {error} ({', '.join(options)})") from error
+
+
 def limits_of(cluster: ClusterSpec, inventory: Inventory) -> Limits:
-    """The law's limits as the cluster's settings say. Raises `StartError` for minimums beyond the
-    budget."""
+    """The law's limits as the cluster's settings say. Raises ValueError for a budget below the
+    minimums, or below one worker of each role: from zero the pools grow to those."""
     its = cluster.scaler
     bounds = {
         Role.PREFILL: (its.min_prefill, its.max_prefill),
@@ -56,7 +68,10 @@ def limits_of(cluster: ClusterSpec, inventory: Inventory) -> Limits:
     }
     each = _gpus(pools_by_role(inventory))
     budget = its.budget or capacity(inventory)
-    _check_budget(budget, "the fewest workers", {role: bounds[role][0] for role in Role}, each)
+    least = {role: max(1, bounds[role][0]) for role in Role}
+    to_zero = not any(minimum for minimum, _ in bounds.values())
+    what = "a prefill and a decode worker" if to_zero else "the fewest workers"
+    _check_budget(budget, what, least, each)
     flips = all(pool.flips for pool in cluster.pools)
     return Limits(
         budget_gpus=budget,
@@ -78,10 +93,10 @@ def capacity(inventory: Inventory) -> int:
 def _check_budget(
     budget: int, what: str, counts: Mapping[Role, int], each: Mapping[Role, int]
 ) -> None:
-    """Raises `StartError` if so many workers are beyond the budget."""
+    """Raises ValueError if so many workers are beyond the budget."""
     held = sum(counts[role] * each[role] for role in Role)
     if held > budget:
-        raise StartError(f"autoscale: {what} hold {held}, more than the budget, which is {budget}")
+        raise ValueError(f"{what} hold {held}, more than the budget, which is {budget}")
 
 
 def _gpus(pools: Mapping[Role, Pool]) -> dict[Role, int]:

@@ -16,7 +16,7 @@ from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.scaler import Scaler
 from twolane.deploy.controller.seats import Inventory
 from twolane.deploy.controller.sizing import pins_by_role, pools_by_role
-from twolane.deploy.errors import RefusedError, StartError
+from twolane.deploy.errors import RefusedError
 from twolane.deploy.scaling.for_cluster import capacity, limits_of
 from twolane.deploy.spec.cluster_spec import ClusterSpec
 from twolane.deploy.spec.declared_options import declared
@@ -72,7 +72,7 @@ class LiveScalerSettings:
             limits = limits_of(replace(self._cluster, scaler=its), inventory)
         except PreconditionError as error:
             raise RefusedError(error.message) from error
-        except StartError as error:
+        except ValueError as error:
             raise InvalidRequestError(str(error), field=", ".join(names)) from error
         if f"{SCALER}.budget" in names and limits.budget_gpus > (most := capacity(inventory)):
             raise InvalidRequestError(
@@ -92,7 +92,7 @@ class LiveScalerSettings:
         try:
             its = self._with(own)
             limits = limits_of(replace(self._cluster, scaler=its), inventory)
-        except (PreconditionError, StartError) as error:
+        except (PreconditionError, ValueError) as error:
             raise InvalidRequestError(str(error), field=SCALER) from error
         inventory = replace(inventory, most_gpus=its.budget or 0)
         self._scaler.configure(inventory, limits, ttft_s=its.slo_ttft_s, gap_s=its.slo_gap_s)
@@ -125,9 +125,10 @@ def _own(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_pins(desired: Desired, inventory: Inventory, limits: Limits) -> None:
-    """Raises `RefusedError` if pools are pinned at more than the budget."""
+    """Raises `RefusedError` if pools are pinned at more than the budget leaves beside one worker of
+    each other pool."""
     pins = pins_by_role(desired, pools_by_role(inventory))
-    held = sum(pins.get(role, its.minimum) * its.gpus for role, its in limits.pools.items())
+    held = sum(pins.get(role, max(1, its.minimum)) * its.gpus for role, its in limits.pools.items())
     if held > limits.budget_gpus:
         pinned = ", ".join(f"{pin.pool} at {pin.n}" for pin in desired.pins)
         raise RefusedError(

@@ -21,6 +21,7 @@ CLOCK_S = 5.0  # by which clocks may differ: what is asked takes time
 FEW_DESCRIPTORS = 4_096
 SMALL_SHM_BYTES = 64 << 20
 SMALL_LOG_DISK_BYTES = 256 << 20
+ACTS_S = 3.0  # a controller that has not been heard for longer may have ended
 LONG_S = 600.0  # without a step of a rollout
 _MORE_DESCRIPTORS = "`ulimit -n 65536`, in the shell that starts `twolane up` or the agent"
 _ROLES = {"prefill": worker_pb2.ROLE_PREFILL, "decode": worker_pb2.ROLE_DECODE}
@@ -55,7 +56,8 @@ def _named(name: str, found: Iterator[admin_pb2.Finding]) -> Iterator[admin_pb2.
 
 
 def _controllers(facts: Facts) -> Iterator[admin_pb2.Finding]:
-    controllers = sorted(facts.status.controllers, key=lambda its: its.term)
+    controllers = [its for its in facts.status.controllers if its.last_heard_s <= ACTS_S]
+    controllers.sort(key=lambda its: its.term)
     if len(controllers) > 1:
         names = [its.controller_id for its in controllers]
         is_known = controllers[-1].term > controllers[-2].term
@@ -65,7 +67,7 @@ def _controllers(facts: Facts) -> Iterator[admin_pb2.Finding]:
             f"{leave}, and end the process of each other one with "
             "`kill -KILL PID`: Ctrl-C would stop the cluster with it",
         )  # fmt: skip
-    elif not controllers:
+    elif not facts.status.controllers:
         yield _finding(
             WARNING, "controllers", "no controller is heard: what dies is not started again",
             "`twolane up --topology FILE`, as before: it finds what runs",
@@ -114,6 +116,15 @@ def _hosts(facts: Facts) -> Iterator[admin_pb2.Finding]:
         elif host.cordoned:
             mend = f"`twolane uncordon {host.name}`"
             yield _finding(NOTE, host.name, "it is cordoned: it gets no new workers", mend)
+    known = {host.name for host in facts.status.hosts}
+    for worker in _here(facts):
+        if known and worker.host and worker.host not in known:
+            yield _finding(
+                WARNING, worker.worker.worker_id,
+                f"its host {worker.host} is in no controller's topology: it is not started again, "
+                "and no stop of the cluster ends it",
+                f"put the host back into the topology, then `twolane drain-node {worker.host}`",
+            )  # fmt: skip
 
 
 def _certificates(facts: Facts) -> Iterator[admin_pb2.Finding]:

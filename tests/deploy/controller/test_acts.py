@@ -7,10 +7,11 @@ import pytest
 
 from tests.deploy.controller.inventories import inventory, names, running, seated
 from twolane.deploy.controller import acts
-from twolane.deploy.controller.acts import Decided, cordon, drain_host, kill, outcome, scale
-from twolane.deploy.controller.desired import Change, Desired, Removal
+from twolane.deploy.controller.acts import Decided, cordon, drain_host, flip, kill, outcome, scale
+from twolane.deploy.controller.desired import Change, Desired, Removal, Seat
 from twolane.deploy.controller.reconcile import View, next_desired, target
 from twolane.deploy.controller.seats import Inventory
+from twolane.deploy.controller.sizing import begun
 from twolane.deploy.errors import RefusedError
 
 TWO = inventory(a=2, b=2)
@@ -184,6 +185,69 @@ def test_a_killed_worker_stays_away_until_its_pool_is_scaled() -> None:
     assert target(again, decode) == 1
     with pytest.raises(RefusedError, match="there is no worker decode-7; there are prefill-0"):
         kill(now, two, running(now), "decode-7")
+
+
+@pytest.mark.parametrize("act", [kill, flip])
+def test_worker_of_a_cluster_at_zero_is_refused_in_words(
+    act: Callable[[Desired, Inventory, View, str], Decided],
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        act(Desired(), TWO, View(), "prefill-0")
+    why = "there is no worker prefill-0; the cluster has no workers now"
+    assert str(refused.value) == why
+
+
+WHOLE = Seat(name="decode-0", pool="decode", host="a", roles=("prefill", "decode"))
+
+
+def sized(*seats: Seat) -> Desired:
+    """As the law has it, by the workers there are."""
+    return begun(Desired(seats=seats), TWO)
+
+
+@pytest.mark.parametrize("n", [None, 1])
+def test_pool_of_a_cluster_that_sizes_itself_comes_back_after_a_kill(n: int | None) -> None:
+    now = sized(*ONE_EACH.seats)
+    killed = kill(now, TWO, running(now), "decode-0").desired.gone("decode-0").sized()
+    decided = scale(killed, TWO, running(killed), {"decode": n})
+    assert told(decided)[:2] == [
+        f"pool decode: 0, pinned -> 1{', pinned' * (n is not None)}",
+        "decode-0:  -> starts on a",
+    ]
+    if n is None:
+        assert len(decided.desired.staying("decode")) == 1, "before the law counts it"
+        assert decided.desired.sized() == decided.desired
+
+
+def test_pool_that_a_kill_has_pinned_at_zero_is_named() -> None:
+    for now in (ONE_EACH, sized(*ONE_EACH.seats)):
+        killed = kill(now, TWO, running(now), "prefill-0").desired.gone("prefill-0")
+        with pytest.raises(RefusedError) as refused:
+            scale(killed, TWO, running(killed), {"decode": 3})
+        assert str(refused.value) == (
+            "nobody is left to prefill then, as prefill is pinned at 0: "
+            "`twolane scale decode=3 prefill=auto`"
+        )
+
+
+def test_pool_is_pinned_beside_a_worker_with_both_roles() -> None:
+    now = sized(WHOLE)
+    decided = scale(now, TWO, running(now), {"decode": 3})
+    end, _ = outcome(decided.desired, TWO, running(now))
+    assert [seat.name for seat in end.seats] == ["decode-0", "decode-1", "decode-2"]
+    with pytest.raises(RefusedError, match="no room for 1 of decode: 4 of 4 seats are taken"):
+        scale(now, TWO, running(now), {"decode": 4})
+
+
+def test_pools_of_a_cluster_at_zero_are_scaled_together() -> None:
+    now = sized()
+    assert scale(now, TWO, View(), {"decode": None}).desired.seats == ()
+    decided = scale(now, TWO, View(), {"decode": 2})
+    assert sum("starts" in each for each in told(decided)) == 3
+    with pytest.raises(RefusedError, match="nobody is left to decode then: `twolane down`"):
+        scale(now, TWO, View(), {"decode": 0})
+    with pytest.raises(RefusedError, match="the budget is 2"):
+        scale(now, replace(TWO, most_gpus=2), View(), {"decode": 2})
 
 
 def test_a_host_that_is_drained_keeps_nobody_and_others_take_over() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.deploy.controller.worlds import NOW, D, P, limits, need, pool, seen, worker
 from twolane.deploy.controller.explain import explain
 from twolane.deploy.controller.law import judge
@@ -98,6 +100,19 @@ def test_a_full_budget_and_a_pin_are_told() -> None:
     assert "all 3 seats are held, also by workers that start, drain or flip" in told
     pinned = said(seen(pool(P, 2) + pool(D, 1), 1, 1, pins={P: 2}))
     assert pinned[0].startswith("prefill: 2 workers, 2 wanted, pinned by an operator; 1 needed")
+
+
+def test_pools_that_go_to_zero_are_said_to_be_idle_and_not_short_of_budget() -> None:
+    workers = pool(P, 1) + pool(D, 2)
+    given: dict[str, Any] = {"idle_s": 1_000.0, "by_hand_s": NOW - 60}
+    told = said(seen(workers, 1, 2, **given), limits(minimum=0))
+    assert "no request for 1000 s: pools go to zero, once nothing speaks against it" in told
+    assert not any("budget" in line for line in told)
+    told = said(seen(workers, 1, 2, pins={D: 2}, **given), limits(minimum=0))
+    line = "no request for 1000 s: pools go to one worker each, as one is pinned, once nothing"
+    assert any(each.startswith(line) for each in told)
+    for at_zero in (seen([], 0, 0, **given), seen(workers, 1, 2)):
+        assert not any("no request" in line for line in said(at_zero, limits(minimum=0)))
 
 
 def test_the_first_worker_is_said_to_have_both_roles() -> None:

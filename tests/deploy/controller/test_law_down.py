@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.controller.worlds import (
+    BOTH,
     NOW,
     D,
     P,
@@ -157,6 +158,30 @@ def test_limits_that_were_cut_are_obeyed_though_requests_are_late(cut: Limits) -
     assert decide(NOW, late, limits(8)) == []
     (drain,) = decide(NOW, late, cut)
     assert "has 4, and its limits allow 3" in sentence(drain)
+
+
+@pytest.mark.parametrize("pins", [{}, {D: 1}, {D: 2}])
+def test_last_worker_of_a_role_stays_while_the_other_pool_keeps_workers(
+    pins: dict[Role, int],
+) -> None:
+    """Whatever limits allow: alone the others serve nothing, and no start would fit the budget."""
+    workers = pool(P, 1) + pool(D, pins.get(D, 1))
+    for idle_s in (0.0, 1_000.0) if pins else (0.0,):
+        sight = seen(workers, 1, 1, pins=pins, idle_s=idle_s)
+        for budget in (1, 2, 12):
+            actions = decide(NOW, sight, limits(budget, minimum=0))
+            assert names(actions, Drain) == []
+
+
+def test_last_worker_of_a_role_stays_though_a_pinned_pool_lacks_gpus() -> None:
+    sight = seen(pool(P, 1) + pool(D, 2), need(0), need(0), pins={D: 3}, idle_s=1_000.0)
+    assert decide(NOW, sight, limits(3, minimum=0, flips=False)) == []
+
+
+def test_pool_of_minimum_zero_beside_a_worker_with_both_roles_may_lose_its_last_worker() -> None:
+    whole = worker("whole", BOTH)
+    sight = seen([*pool(P, 1), whole], need(0, load=0.1), need(0, load=0.1))
+    assert names(decide(NOW, sight, limits(minimum=0)), Drain) == ["prefill-0"]
 
 
 def test_without_flips_a_pool_gives_way_to_one_that_is_short_though_requests_are_late() -> None:

@@ -11,6 +11,7 @@ from tests.deploy.controller.inventories import inventory, seated
 from tests.deploy.controller.rollouts import NEW, OLD, STEP, Rolling, cluster, revisions
 from twolane.deploy.controller.desired import Desired, Removal
 from twolane.deploy.controller.reconcile import Phase
+from twolane.deploy.controller.rollout_acts import rollout_status
 from twolane.deploy.errors import RefusedError
 from twolane.deploy.spec.revision import Fit
 from twolane.deploy.spec.spec_json import from_json, to_json
@@ -58,6 +59,22 @@ def test_plans_say_what_each_worker_does_and_with_which_revision() -> None:
     alone = cluster(1, 1, seats=4)
     said = {(its.subject, its.after) for its in alone.begin(extra=2).changes}
     assert ("decode-0", "stops once its replacement serves") in said
+
+
+def test_second_worker_for_which_there_is_a_seat_is_said_to_start() -> None:
+    facts = cluster(1, 1, seats=4)
+    facts.begin(extra=2)
+
+    def waits_for() -> str:
+        told = rollout_status(facts.saved, facts.rooms, facts.view())
+        assert told is not None
+        return told.waits_for
+
+    assert waits_for() == "a second worker of prefill is about to start"
+    facts.rooms = inventory(a=2)
+    assert waits_for() == (
+        "there is no free seat for a second worker of prefill: `twolane rollout undo`"
+    )
 
 
 def test_plan_names_what_was_not_checked() -> None:

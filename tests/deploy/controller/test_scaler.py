@@ -13,6 +13,7 @@ from twolane.deploy.controller.observation import Role
 from twolane.deploy.controller.observer import ObserverConfig
 from twolane.deploy.controller.priors import hardware
 from twolane.deploy.controller.reconcile import Phase, Seen, View, next_desired, roles_of
+from twolane.deploy.controller.rollout import rolled
 from twolane.deploy.controller.scaler import Scaler
 from twolane.v1 import cluster_pb2, worker_pb2
 
@@ -206,6 +207,21 @@ def test_nobody_is_left_when_idle_and_the_first_request_starts_one_with_both_rol
     assert town.scaler.is_due(town.now + 0.01), "it does not wait for its turn"
     town.run(2)
     assert [seat.roles for seat in town.desired.seats] == [("prefill", "decode")]
+
+
+def test_workers_that_start_after_a_rollout_have_the_new_revision() -> None:
+    town = Town(minimum=0, desired=Desired())
+    town.run(2)
+    its = Rollout(before="", after="/models/new")
+    town.desired = rolled(replace(town.desired, rollout=its), town.inventory, town.view())
+    assert town.desired.model_dir == its.after, "it is over at once"
+    town.traffic.waiting = 1
+    town.run(2)
+    assert town.sizes == (1, 1), "one with both roles"
+    town.traffic.waiting = 0
+    town.run(60, prompts=5000, answers=50, per_s=20)
+    assert sum(town.sizes) > 2
+    assert {seat.model_dir for seat in town.desired.seats} == {"/models/new"}
 
 
 def test_start_that_never_gets_ready_is_given_up_and_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.controller.inventories import inventory, names, running, seated
 from tests.deploy.controller.worlds import need
 from twolane.deploy.controller.actions import Action, Cancel, Drain, Flip, Start, Undrain, Why
-from twolane.deploy.controller.desired import Desired
+from twolane.deploy.controller.desired import Desired, Rollout
 from twolane.deploy.controller.observation import BOTH, Role, State
 from twolane.deploy.controller.reconcile import Phase, Seen, View, next_desired, role_wishes
 from twolane.deploy.controller.sizing import applied, begun, pools_by_role, state_of
@@ -64,6 +64,21 @@ def test_first_worker_has_both_roles_and_splits_into_decode() -> None:
     split = after(first, Flip(seat.name, frozenset({D}), WHY))
     assert split is not None
     assert split.seats[0].roles == ()
+
+
+@pytest.mark.parametrize("roles", [frozenset({P}), frozenset({D}), BOTH])
+def test_worker_that_is_started_has_the_revision_that_its_pool_has(roles: frozenset[Role]) -> None:
+    its = Rollout(before="", after="/models/new", is_over=True)
+    empty = replace(begun(Desired(), inventory()), rollout=its, model_dir="/models/new")
+    started = applied(empty, inventory(), View(), Start(roles, 1, WHY))
+    assert started is not None
+    assert [seat.model_dir for seat in started.seats] == ["/models/new"]
+    rolling = replace(its, is_over=False, extra=("decode",))
+    meanwhile = replace(empty, rollout=rolling, model_dir="")
+    started = applied(meanwhile, inventory(), View(), Start(roles, 1, WHY))
+    assert started is not None
+    revision = "" if roles == {P} else "/models/new"
+    assert [seat.model_dir for seat in started.seats] == [revision]
 
 
 def test_flip_moves_the_seat_and_keeps_name_and_process(desired: Desired) -> None:

@@ -135,6 +135,12 @@ def test_wrong_value_is_refused_and_nothing_changes(values: dict[str, Any], why:
             r"pools need 5: decode at 4 \(pinned",
         ),
         (
+            {"pins": (Pin(pool="decode", n=3),)},
+            {"min_prefill": 0, "min_decode": 0},
+            {"scaler__budget": 3},
+            r"pools need 4: decode at 3 \(pinned",
+        ),
+        (
             {"rollout": Rollout(before="", after="/models/new")},
             {},
             {"scaler__budget": 4},
@@ -147,6 +153,16 @@ def test_what_cannot_be_now_is_refused(
 ) -> None:
     with pytest.raises(RefusedError, match=why):
         Controller(Desired(seats=SEATS, **desired), **its).set(**values)
+
+
+def test_budget_without_room_for_a_worker_of_each_role_is_refused() -> None:
+    """Also where pools may go to zero: from there they come back to both."""
+    controller = Controller(min_prefill=0, min_decode=0)
+    why = "a prefill and a decode worker hold 2, more than the budget, which is 1$"
+    with pytest.raises(InvalidRequestError, match=why):
+        controller.set(scaler__budget=1)
+    controller.set(scaler__budget=2)
+    assert controller.status().budget_gpus == 2
 
 
 def test_what_follows_is_told_beside_the_change() -> None:

@@ -75,6 +75,10 @@ def two_controllers_without_terms(facts: Facts) -> None:
     facts.status.controllers.add(controller_id="c2", term=3)
 
 
+def unlisted_host(facts: Facts) -> None:
+    facts.status.workers[1].host = "b"
+
+
 def no_controller(facts: Facts) -> None:
     del facts.status.controllers[:]
 
@@ -182,6 +186,10 @@ PLANTED: list[tuple[Callable[[Facts], None], Found]] = [
     (
         two_controllers_without_terms,
         Found("controllers", FAULT, "controllers", "c1, c2", "leave one, and"),
+    ),
+    (
+        unlisted_host,
+        Found("hosts", WARNING, "decode-0", "host b", "drain-node b"),
     ),
     (no_controller, Found("controllers", WARNING, "controllers", "no controller", "twolane up")),
     (
@@ -291,6 +299,7 @@ def test_the_best_transport_of_a_host_and_any_between_hosts_are_no_finding() -> 
         ("tcp", "ab", "0"),
     ):
         facts = healthy()
+        facts.status.hosts.add(name="b", state="up")
         for worker, host in zip(facts.status.workers, hosts, strict=True):
             worker.host = host
             worker.devices.append(device)
@@ -314,3 +323,10 @@ def test_the_worst_comes_first_and_every_check_is_planted() -> None:
         plant(facts)
     assert [its.check for its in diagnose(facts)] == ["certificates", "versions", "hosts"]
     assert {found.check for _, found in PLANTED} == {*CHECKS}
+
+
+def test_a_controller_that_another_has_replaced_a_moment_ago_acts_no_more() -> None:
+    facts = healthy()
+    facts.status.controllers[0].last_heard_s = 4.0
+    two_controllers(facts)
+    assert diagnose(facts) == []

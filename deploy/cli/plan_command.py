@@ -22,6 +22,7 @@ from twolane.cli.full_disk import OnFullDisks
 from twolane.cli.rows import Rows
 from twolane.cli.waiting import telling
 from twolane.deploy.controller.priors import Hardware, UnknownGpuError, hardware
+from twolane.security.contexts import followed
 
 if TYPE_CHECKING:
     from twolane.deploy.simulator.cluster import Slo
@@ -154,7 +155,7 @@ def _check_plot(plot: Path) -> None:
     if plot.suffix.lower() != ".png":
         raise click.UsageError(f"--plot draws a PNG: {plot} must end in .png")
     try:
-        _try_to_write(Path(os.path.realpath(plot)))
+        _try_to_write(followed(plot))
     except OSError as error:
         raise click.UsageError(f"--plot: {plot} cannot be written: {error.strerror}") from None
     _check_installed("matplotlib", "--plot")

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from twolane import AsyncClient, InvalidParameterError, InvalidRequestError
 from twolane.cli.app import app
 from twolane.config import ClientConfig, contexts_path
-from twolane.security.contexts import read_contexts
+from twolane.security.contexts import followed, read_contexts
 from twolane.security.target import Target, find_target
 
 FILE = """\
@@ -237,3 +237,14 @@ def test_a_command_takes_a_context_and_files(file: Path) -> None:
     assert "has no context 'none'" in refused.output
     refused = twolane("models", "--endpoint", "localhost:1", "--cert", "a")
     assert "cert is 'a'; it must be given together with key" in refused.output
+
+
+def test_only_a_files_own_links_are_followed(tmp_path: Path) -> None:
+    """Of the folders before it, a link may lead to another root, as /proc/PID/root does."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "folder").symlink_to("real")
+    path = tmp_path / "folder" / "keys.yaml"
+    assert followed(path) == path
+    path.symlink_to("link.yaml")
+    (tmp_path / "real" / "link.yaml").symlink_to("../last.yaml")
+    assert followed(path) == tmp_path / "folder" / ".." / "last.yaml"

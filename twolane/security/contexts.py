@@ -26,6 +26,7 @@ from typing import Any
 from twolane.errors import InvalidRequestError
 
 _FILES = ("ca", "cert", "key")
+_MOST_LINKS = 40  # as many as Linux follows: opening a path with more fails
 _CURRENT = re.compile(r"^[ \t]*current[ \t]*=[^\r\n]*", re.MULTILINE)
 _TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 
@@ -80,7 +81,7 @@ def use_context(path: Path, name: str) -> None:
     """Make a context the current one; the rest of the file is kept, and a symbolic link to it.
     Raises `InvalidRequestError`, and then the file is as it was."""
     read_contexts(path).find(name, path)
-    path = Path(os.path.realpath(path))
+    path = followed(path)
     text = path.read_bytes().decode()
     changed = _with_current(text, name)
     if _parsed(changed) != {**tomllib.loads(text), "current": name}:
@@ -99,6 +100,16 @@ def use_context(path: Path, name: str) -> None:
     except BaseException:
         os.unlink(draft)
         raise
+
+
+def followed(path: Path) -> Path:
+    """The file that a path leads to, if that is a symbolic link. Links in the folders before it are
+    left to the system: what is below /proc/PID/root has no other path."""
+    for _ in range(_MOST_LINKS):
+        if not path.is_symlink():
+            break
+        path = path.parent / path.readlink()
+    return path
 
 
 def _with_current(text: str, name: str) -> str:

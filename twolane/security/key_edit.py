@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from twolane.errors import InvalidRequestError
+from twolane.security.contexts import followed
 from twolane.security.identity import Role
 from twolane.security.keys import (
     KEY_PREFIX,
@@ -131,7 +132,7 @@ def _make_alike(handle: int, found: os.stat_result) -> None:
 @contextmanager
 def _changing(path: Path) -> Iterator[_Writer]:
     """Hold a lock on the folder, because the file itself is replaced."""
-    path = Path(os.path.realpath(path))
+    path = followed(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)

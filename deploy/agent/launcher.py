@@ -234,7 +234,7 @@ class AgentLauncher:
                 for link in self._links.values():
                     tasks.create_task(fence_host(link, self._handles, self.fence))
                     if link.unknown and link.state is HostState.UP:
-                        tasks.create_task(self._prove_unknown(link))
+                        tasks.create_task(self._prove_unknown(link, *link.unknown))
             self.left = may_still_run(self._links, self._handles.values())
         for task in self._tasks:
             task.cancel()
@@ -330,7 +330,7 @@ class AgentLauncher:
             why = error.details() or error.code().name
             handle = await self._found_out(spec, link, boot_id, why)
         except asyncio.CancelledError:
-            await self._prove_unknown(link)
+            await self._prove_unknown(link, spec.name)
             raise
         except StartError:
             link.unknown.pop(spec.name, None)
@@ -340,15 +340,15 @@ class AgentLauncher:
         link.unknown.pop(spec.name, None)
         return handle
 
-    async def _prove_unknown(self, link: HostLink) -> None:
-        """Kill what starts without an outcome may have left there."""
+    async def _prove_unknown(self, link: HostLink, *names: str) -> None:
+        """Kill what starts of these names, which have no outcome, may have left there."""
         link.may_run = True
-        for name, epoch in list(link.unknown.items()):
+        for name in names:
+            fence = partial(AgentClient.fence, name=name, epoch=link.unknown.get(name, 0))
             with contextlib.suppress(grpc.aio.AioRpcError):
-                ended = await self._call(link, partial(AgentClient.fence, name=name, epoch=epoch))
-                if ended.result != _RESULT.RESULT_NOT_PROVEN:
+                if (await self._call(link, fence)).result != _RESULT.RESULT_NOT_PROVEN:
                     link.unknown.pop(name, None)
-        link.may_run = bool(link.unknown)
+        link.may_run = not link.unknown.keys().isdisjoint(names)
 
     async def _found_out(self, spec: ProcessSpec, link: HostLink, boot_id: str, why: str) -> Handle:
         """Find out what became of a start whose answer was lost. Returns the process if it serves.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 
-from twolane.deploy.errors import NotProvenError, StartError
+from twolane.deploy.errors import NotProvenError
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Hosts, Launcher
 from twolane.deploy.process.handshake import Handle
@@ -33,46 +33,25 @@ async def stop_in_order(
                 for handle in handles:
                     group.create_task(_stop_one(launcher, handle, left_s, tell))
 
-    await _unless_hurried(stop_all(), hurry)
+    await until_set(hurry, stop_all())
 
 
 async def stop_on_hosts(hosts: Hosts, *, grace_s: float, hurry: asyncio.Event) -> None:
     """Stop all else that runs on the hosts, also of earlier launchers. `Hosts.left` says afterwards
     what may still run. Raises `DeposedError`."""
     with suppress(NotProvenError):
-        await _unless_hurried(hosts.end_others((), grace_s), hurry)
+        await until_set(hurry, hosts.end_others((), grace_s))
 
 
-async def until_stopped(
-    serving: Coroutine[None, None, None], stop: asyncio.Event, is_up: Callable[[], bool]
-) -> None:
-    """Await `serving`, which starts something and, once that is up, ends by itself when `stop` is
-    set. A `stop` before is its end as well. Raises what it raises; not a `StartError` after
-    `stop`."""
-    task = asyncio.create_task(serving)
-    stopping = asyncio.create_task(stop.wait())
+async def until_set(event: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Await `work`; once the event is set, it is cancelled. Raises what it raises."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
     try:
-        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if is_up():
-            await asyncio.wait({task})
-    finally:
-        for each in (task, stopping):
-            each.cancel()
-        await asyncio.wait({task, stopping})
-    error = None if task.cancelled() else task.exception()
-    if error is not None and not (stop.is_set() and isinstance(error, StartError)):
-        raise error
-
-
-async def _unless_hurried(work: Coroutine[None, None, None], hurry: asyncio.Event) -> None:
-    """Await `work`, at most until `hurry` is set."""
-    working, hurried = asyncio.create_task(work), asyncio.create_task(hurry.wait())
-    try:
-        await asyncio.wait({working, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         working.cancel()
-        hurried.cancel()
-        await asyncio.wait({working, hurried})
+        waiting.cancel()
+        await asyncio.wait({working, waiting})
     if not working.cancelled() and (error := working.exception()) is not None:
         raise error
 

@@ -32,7 +32,7 @@ from twolane.deploy.launch.operator_acts import OperatorActs, fit_of
 from twolane.deploy.launch.pools import Actuators, Pools
 from twolane.deploy.launch.restart import RestartConfig
 from twolane.deploy.launch.router_clients import Asked, RouterClients
-from twolane.deploy.launch.stopping import stop_in_order, stop_on_hosts, until_stopped
+from twolane.deploy.launch.stopping import stop_in_order, stop_on_hosts, until_set
 from twolane.deploy.process.handshake import Handle
 from twolane.deploy.scaling.for_cluster import scaler_for
 from twolane.deploy.scaling.live_settings import LiveScalerSettings
@@ -121,7 +121,7 @@ class Supervisor:
         ends a cluster that is up.
         """
         try:
-            await until_stopped(self._bring_up(stop), stop, is_up=lambda: self.is_up)
+            await self._until_stopped(stop)
             self._tell(Event(kind=Kind.STOPPING))
             await self._stop(hurry)
         finally:
@@ -130,8 +130,17 @@ class Supervisor:
             raise NotProvenError(self._hosts.left)
         self._tell(Event(kind=Kind.STOPPED))
 
-    async def _bring_up(self, stop: asyncio.Event) -> None:
-        """Start the cluster, and keep it up until `stop` is set."""
+    async def _until_stopped(self, stop: asyncio.Event) -> None:
+        try:
+            await until_set(stop, self._bring_up())
+        except StartError:
+            if not stop.is_set():
+                raise
+
+    async def _bring_up(self) -> None:
+        """Start the cluster, and keep it up until cancelled. Raises `DeposedError`, and
+        `StartError` if it does not start, or if no router hears this controller of a new cluster in
+        time."""
         if self._hosts is not None:
             self._hosts.want({seat.host for seat in self._pools.desired.seats})
         routers = await self._start_routers()
@@ -153,7 +162,8 @@ class Supervisor:
                 http=router.http_endpoint,
                 admin=router.admin_endpoint,
             )
-            await self._keep_up(client, stop)
+            self._heard_by = asyncio.get_running_loop().time() + self._config.ready_timeout_s
+            await self._keep_all(client)
 
     async def fence(self, worker_id: str, epoch: int = 0) -> str:
         """Kill this epoch of a worker (0: any), which is then restarted, and return the proof of
@@ -286,23 +296,8 @@ class Supervisor:
     async def _fail_on_exit(self, handle: Handle) -> None:
         raise StartError(f"{handle.name} {await self._launcher.wait_exit(handle)}")
 
-    async def _keep_up(self, client: RouterClients, stop: asyncio.Event) -> None:
-        """Until `stop` is set. Raises `DeposedError`, and `StartError` if no router hears this
-        controller of a new cluster in time."""
-        self._heard_by = asyncio.get_running_loop().time() + self._config.ready_timeout_s
-        keeping = asyncio.create_task(self._keep_all(client))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            keeping.cancel()
-            await asyncio.wait({keeping, stopping})
-        if not keeping.cancelled() and (error := keeping.exception()) is not None:
-            raise error
-
     async def _keep_all(self, client: RouterClients) -> None:
-        """Raises as `_keep_up`."""
+        """Raises as `_bring_up`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._hosts is not None:

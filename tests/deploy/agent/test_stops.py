@@ -65,7 +65,9 @@ def test_a_stop_amid_a_start_names_what_may_have_come_up_on_a_host_that_fell_sil
         assert (done.returncode, done.stdout) == (5, "")
         assert "decode-0 may still run on node-b, which is silent" in done.stderr
         assert launcher.close() == 5
-    wait_until(lambda: not cluster.processes())
+    by_topology = ["down", "--yes", "--topology", str(cluster.topology)]
+    wait_until(lambda: cluster.command(*by_topology).returncode == 0)
+    wait_until(lambda: not cluster.processes())  # it had come up, or its start is called off
 
 
 def test_a_stop_amid_an_attach_ends_what_ran_before_and_names_the_host_that_is_silent() -> None:

@@ -101,6 +101,28 @@ async def test_a_start_that_is_cancelled_may_run_until_its_end_is_proven(
             assert link.may_run is may_run
 
 
+async def test_a_start_that_is_cancelled_ends_no_other_of_its_host(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fenced: list[int] = []
+
+    async def fence(*_: object, epoch: int, **how: object) -> agent_pb2.FenceResponse:
+        fenced.append(epoch)
+        return RESULT(result=RESULT.RESULT_NEVER_HERE)
+
+    async with launched(hosts) as launcher:
+        monkeypatch.setattr(AgentClient, "fence", fence)
+        specs = [launched_spec("a", name, behaviour="slow") for name in ("w1", "w2")]
+        starts = [asyncio.create_task(launcher.start(spec)) for spec in specs]
+        await until(lambda: len(launcher._links["a"].unknown) == len(starts))
+        starts[0].cancel()
+        await asyncio.wait(starts[:1])
+        assert fenced == [specs[0].epoch]
+        assert launcher._links["a"].unknown == {"w2": specs[1].epoch}
+        starts[1].cancel()
+        await asyncio.wait(starts)
+
+
 def test_a_folder_that_cannot_be_looked_at_is_not_called_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,21 +8,32 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.cluster.real_cluster import fake_model
 from tests.deploy.agent.agent_cluster import AgentCluster, stopped, wait_until
 from tests.timing import PATIENT
 
 PAIR: list[dict[str, Any]] = [{"role": "prefill"}, {"role": "decode"}]
-N_TOKENS, N_ANSWERS = 3_900, 6
+N_TOKENS, N_ANSWERS = 250, 6
+PACE = {"fake_step_s": 0.02, "fake_paced": True}  # so that an answer takes five seconds
 
 
 @pytest.fixture
 def cluster() -> Iterator[AgentCluster]:
     with AgentCluster((1, 1), PAIR, timing=PATIENT) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def paced(tmp_path: Path) -> Iterator[AgentCluster]:
+    model = str(fake_model(tmp_path, **PACE))
+    timing = {**PATIENT, "stop_grace_s": 60.0}
+    with AgentCluster((1, 1), PAIR, timing=timing, model=model) as cluster:
         yield cluster
 
 
@@ -50,11 +61,7 @@ def answering(cluster: AgentCluster) -> Iterator[None]:
     """Long answers run inside the block. All of them are whole at its end."""
     with ThreadPoolExecutor(N_ANSWERS) as threads:
         answers = [threads.submit(cluster.answers, N_TOKENS) for _ in range(N_ANSWERS)]
-
-        def n_begun() -> int:  # on a busy machine the first may have ended by then
-            return len(cluster.status().requests) + sum(answer.done() for answer in answers)
-
-        wait_until(lambda: n_begun() >= N_ANSWERS)
+        wait_until(lambda: len(cluster.status().requests) == N_ANSWERS)
         yield
         assert [answer.result() for answer in answers] == [True] * N_ANSWERS
 
@@ -109,21 +116,21 @@ def test_a_controller_that_is_stopped_amid_a_start_ends_and_starts_nothing_more(
 
 @pytest.mark.parametrize("by_topology", [False, True])
 def test_a_second_stop_does_not_hurry_the_first_and_routers_end_before_workers(
-    cluster: AgentCluster, by_topology: bool
+    paced: AgentCluster, by_topology: bool
 ) -> None:
-    launcher = cluster.launcher()
+    launcher = paced.launcher()
     launcher.until("ready")
     how = ["down", "--yes"]
     if by_topology:
         launcher.kill()
-        how += ["--topology", str(cluster.topology)]
-    with answering(cluster), ThreadPoolExecutor(2) as threads:
+        how += ["--topology", str(paced.topology)]
+    with answering(paced), ThreadPoolExecutor(2) as threads:
         if not by_topology:
-            hurried = threads.submit(cluster.command, *how)
+            hurried = threads.submit(paced.command, *how)
             launcher.until("stopping")
-        assert cluster.command(*how).returncode == 0
+        assert paced.command(*how).returncode == 0
         assert by_topology or hurried.result().returncode == 0
-    assert cluster.processes() == []
+    assert paced.processes() == []
 
 
 def test_by_the_topology_a_worker_that_loads_for_a_frozen_launcher_ends_too(
@@ -140,20 +147,20 @@ def test_by_the_topology_a_worker_that_loads_for_a_frozen_launcher_ends_too(
     launcher.close()
 
 
-def test_by_the_topology_silence_and_time_are_told_with_5(cluster: AgentCluster) -> None:
-    how = ["down", "--yes", "--topology", str(cluster.topology)]
-    launcher = cluster.launcher()
+def test_by_the_topology_silence_and_time_are_told_with_5(paced: AgentCluster) -> None:
+    how = ["down", "--yes", "--topology", str(paced.topology)]
+    launcher = paced.launcher()
     launcher.until("ready")
-    with answering(cluster):
+    with answering(paced):
         launcher.kill()
-        done = cluster.command(*how, "--timeout-s", "0.1")
+        done = paced.command(*how, "--timeout-s", "0.1")
         assert done.returncode == 5
         assert "Error: still running after 0.1 s, on node-a, node-b" in done.stderr
-    with stopped(*(agent(cluster, host) for host in cluster.hosts)):
-        done = cluster.command(*how)
+    with stopped(*(agent(paced, host) for host in paced.hosts)):
+        done = paced.command(*how)
         assert done.returncode == 5
         assert "what ran on node-a, node-b may still run: silent" in done.stderr
-    assert cluster.command(*how).returncode == 0
+    assert paced.command(*how).returncode == 0
 
 
 def test_a_host_that_has_left_the_topology_is_told_of(cluster: AgentCluster) -> None:

@@ -138,7 +138,7 @@ bench: $(INSTALLED)
 # With the Python that is active, whose torch fits the card: nothing is installed here. With xdist,
 # four files at a time.
 test-gpu:
-	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) -m pytest $(shell $(PYTHON) -c 'import xdist; print("-n 4 --dist loadfile")' 2>/dev/null) \
+	PYTHONPATH="$(CURDIR):$$PYTHONPATH" $(PYTHON) -m pytest $(shell $(PYTHON) -c 'import xdist; print("-n 8 --dist loadfile")' 2>/dev/null) \
 	    -c tests/gpu/pytest.ini --rootdir . tests/gpu
 
 # Needs Debian's nftables and iproute2, and root or user namespaces.

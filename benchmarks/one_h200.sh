@@ -6,10 +6,10 @@
 #   COMMIT=… where this is not a checkout of git
 #
 #   step      measures, and what is usual on an H200 beside 16 cores
-#   tests     the tests that need a GPU: none fails, 120 to 200 s
+#   tests     the tests that need a GPU: none fails, 120 to 220 s
 #   starts    when a cluster is ready: after 8.6 to 16.7 s with an empty kernel cache, 4.8 to 6.7 with a full one
-#   kills     what killed workers cost: no request fails; a worker is back after 6 to 10 s. kills_long: where answers
-#             are long; kills_ray: where Ray runs the workers
+#   kills     what killed workers cost: no request fails; a worker is back after 6 to 11 s. kills_long: where answers
+#             are long; kills_ray: where Ray runs the workers, and one is back after 11 to 14 s
 #   flip      how soon a flipped worker serves in its other role
 #   engine    when an engine is ready: after 8.3 to 15.1 s cold, 4.1 to 5.4 warm; and its steps: those of decode
 #             within 2 % of the saved ones

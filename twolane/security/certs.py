@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -36,6 +36,8 @@ _REQUEST = ".csr"
 _PEM = serialization.Encoding.PEM
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SERVERS = frozenset({Role.ROUTER, Role.WORKER, Role.AGENT, Role.CONTROLLER})
+_ROLE_NAMES = frozenset(map(server_name, Role))
+_Paths = tuple[Path, Path]  # of a certificate and its key
 
 
 class CertsError(Exception):
@@ -53,6 +55,9 @@ class Issued:
     expires: datetime.datetime
 
 
+_Made = tuple[Issued, dict[Path, bytes]]  # and what its files are to contain
+
+
 @dataclass(frozen=True, slots=True)
 class Requested:
     """A signing request on disk for a certificate with that identity."""
@@ -68,11 +73,10 @@ def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("twolane")
-    usage = _key_usage(is_authority=True)
     cert = (
         _unsigned(name, name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(_key_usage(is_authority=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     paths = _paths(directory, _CA)
@@ -88,15 +92,11 @@ def issue(
     `hosts` are the names and addresses by which clients reach a router. Raises `CertsError`, and
     then has written none of them."""
     authority = _load_authority(directory)
-    made, contents = [], dict[Path, bytes]()
+    made = []
     for identity, paths in _new_files(directory, identities):
         _refuse_existing(paths, "`twolane certs renew` renews it")
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert = _leaf(identity, tuple(hosts), days, key.public_key(), authority)
-        contents |= {paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)}
-        made.append(_issued(str(identity), paths, cert))
-    _write(contents)
-    return made
+        made.append(_new(identity, paths, tuple(hosts), days, authority))
+    return _written(made, _write)
 
 
 def request(
@@ -131,7 +131,7 @@ def read_request(path: Path) -> Requested:
 def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
     """Sign a request with the authority in `directory`. The certificate is written beside the
     request and replaces an earlier one. Raises `CertsError`."""
-    return _sign(path, days, _load_authority(directory))
+    return _written([_sign(path, days, _load_authority(directory))], _replace)[0]
 
 
 def write_nobody(directory: Path) -> tuple[Path, Path]:
@@ -147,14 +147,15 @@ def write_nobody(directory: Path) -> tuple[Path, Path]:
 def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
     """Replace the keys and certificates with these file names, or all if none is named. A
     certificate that was requested keeps its key: its request is signed again. Processes use the new
-    files from their next handshake. Raises `CertsError`."""
+    files from their next handshake. Raises `CertsError`, and then has replaced none."""
     authority = _load_authority(directory)
     found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA and not _is_public(p))
     missing = [name for name in names if name not in found]
     if missing or not found:
         there = ", ".join(found) or "none"
         raise CertsError(f"{directory} has no {', '.join(missing)}; certificates there: {there}")
-    return [_renew(_paths(directory, name), days, authority) for name in names or found]
+    made = [_renew(_paths(directory, name), days, authority) for name in names or found]
+    return _written(made, _replace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +164,11 @@ class _Authority:
     key: ec.EllipticCurvePrivateKey
 
 
-def _sign(path: Path, days: int, by: _Authority) -> Issued:
+def _sign(path: Path, days: int, by: _Authority) -> _Made:
     identity, hosts, key = _read_request(path)
     cert = _leaf(identity, hosts, days, key, by)
     paths = path.with_suffix(".crt"), path.with_suffix(".key")
-    _replace({paths[0]: cert.public_bytes(_PEM)})
-    return _issued(str(identity), paths, cert)
+    return _issued(str(identity), paths, cert), {paths[0]: cert.public_bytes(_PEM)}
 
 
 def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCurvePublicKey]:
@@ -193,9 +193,9 @@ def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCur
     return identity, hosts, key
 
 
-def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
-    """The key is replaced first: a process that reads the files in between finds that they do not
-    match, and keeps those it has."""
+def _renew(paths: _Paths, days: int, by: _Authority) -> _Made:
+    """The key comes first: a process that reads the files in between finds that they do not match,
+    and keeps those it has."""
     request_path = paths[0].with_suffix(_REQUEST)
     if request_path.exists():
         return _sign(request_path, days, by)
@@ -209,10 +209,16 @@ def _renew(paths: tuple[Path, Path], days: int, by: _Authority) -> Issued:
         raise CertsError(
             f"{paths[0]} was not issued by the authority beside it: renew it where it was issued"
         ) from error
+    return _new(identity, paths, _hosts(old), days, by)
+
+
+def _new(
+    identity: Identity, paths: _Paths, hosts: tuple[str, ...], days: int, by: _Authority
+) -> _Made:
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = _leaf(identity, _hosts(old), days, key.public_key(), by)
-    _replace({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
-    return _issued(str(identity), paths, cert)
+    cert = _leaf(identity, hosts, days, key.public_key(), by)
+    files = {paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)}
+    return _issued(str(identity), paths, cert), files
 
 
 def _leaf(
@@ -300,26 +306,17 @@ def _hosts(cert: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str
     return (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
 
 
-_ROLE_NAMES = frozenset(map(server_name, Role))
-
-
-def _parse(text: str) -> Identity:
-    try:
-        return parse_identity(text)
-    except ValueError as error:
-        raise CertsError(str(error)) from error
-
-
 def _file_name(identity: Identity) -> str:
     return "-".join(part for part in (identity.tenant, identity.name) if part)
 
 
-def _new_files(
-    directory: Path, identities: Iterable[str]
-) -> list[tuple[Identity, tuple[Path, Path]]]:
+def _new_files(directory: Path, identities: Iterable[str]) -> list[tuple[Identity, _Paths]]:
     """Each identity with its certificate and key. Raises `CertsError` if two share a file."""
     owners = {_CA: "the authority"}
-    wanted = list(map(_parse, identities))
+    try:
+        wanted = list(map(parse_identity, identities))
+    except ValueError as error:
+        raise CertsError(str(error)) from error
     for identity in wanted:
         name = _file_name(identity)
         if name in owners:
@@ -336,8 +333,7 @@ def _is_public(path: Path) -> bool:
     return path.stem == _NOBODY and path.read_bytes() == nobody.CERT
 
 
-def _paths(directory: Path, name: str) -> tuple[Path, Path]:
-    """Certificate and key."""
+def _paths(directory: Path, name: str) -> _Paths:
     return directory / f"{name}.crt", directory / f"{name}.key"
 
 
@@ -395,6 +391,10 @@ def _replace(contents: Mapping[Path, bytes]) -> None:
         os.replace(draft, path)
 
 
-def _issued(identity: str, paths: tuple[Path, Path], cert: x509.Certificate) -> Issued:
-    hosts = _hosts(cert) if identity else ()
-    return Issued(identity, paths[0], paths[1], hosts, cert.not_valid_after_utc)
+def _written(made: Sequence[_Made], write: Callable[[Mapping[Path, bytes]], None]) -> list[Issued]:
+    write({path: content for _, files in made for path, content in files.items()})
+    return [issued for issued, _ in made]
+
+
+def _issued(identity: str, paths: _Paths, cert: x509.Certificate) -> Issued:
+    return Issued(identity, *paths, _hosts(cert) if identity else (), cert.not_valid_after_utc)

@@ -295,8 +295,14 @@ def test_certificates_of_another_authority_are_not_renewed(tmp_path: Path) -> No
     (worker,) = issue(tmp_path / "theirs", ["worker/a"])
     for path in (worker.cert, worker.key):
         path.rename(tmp_path / "ours" / path.name)
+    issue(tmp_path / "ours", ["router/0"])
+    issue(tmp_path / "ours", ["worker/b"])
+    before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
     with pytest.raises(CertsError, match="not issued by the authority beside it"):
         renew(tmp_path / "ours")
+    with pytest.raises(CertsError, match="not issued by the authority beside it"):
+        renew(tmp_path / "ours", ["b", "a"])
+    assert {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()} == before
 
 
 def test_without_an_authority_the_refusal_says_how_to_make_one(tmp_path: Path) -> None:

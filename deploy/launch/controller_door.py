@@ -41,9 +41,9 @@ class ControllerDoor:
         self._stop = stop
         self._tell = tell
         self._is_over = asyncio.Event()
-        self._why_not: NotProvenError | DeposedError | None = None
+        self._why_not: Exception | None = None
 
-    def over(self, why_not: NotProvenError | DeposedError | None = None) -> None:
+    def over(self, why_not: Exception | None = None) -> None:
         """Those who have asked for a stop are told that nothing runs any more, or `why_not`."""
         if not self._is_over.is_set():
             self._why_not = why_not
@@ -107,9 +107,9 @@ async def open_controller_door(door: ControllerDoor, folder: Path) -> AsyncItera
     await server.start()
     try:
         yield
-    except (NotProvenError, DeposedError) as error:
+        door.over()
+    except Exception as error:
         door.over(error)
         raise
     finally:
-        door.over()
         await server.stop(ANSWER_S)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 
-from twolane.deploy.errors import NotProvenError
+from twolane.deploy.errors import DeposedError, NotProvenError, first_error
 from twolane.deploy.launch.events import Event, Kind
 from twolane.deploy.launch.launcher import Hosts, Launcher
 from twolane.deploy.process.handshake import Handle
@@ -22,7 +22,8 @@ async def stop_in_order(
     tell: Callable[[Event], None],
 ) -> None:
     """Stop one group after the other. All share the grace period, but each has `margin_s` at least.
-    Returns at once when `hurry` is set. Of a process that may still run, an event says so."""
+    Returns at once when `hurry` is set. Of a process that may still run, an event says so. Raises
+    `DeposedError`."""
     now = asyncio.get_running_loop().time
     until = now() + grace_s + margin_s
 
@@ -33,7 +34,10 @@ async def stop_in_order(
                 for handle in handles:
                     group.create_task(_stop_one(launcher, handle, left_s, tell))
 
-    await until_set(hurry, stop_all())
+    try:
+        await until_set(hurry, stop_all())
+    except* DeposedError as errors:
+        raise first_error(errors) from None
 
 
 async def stop_on_hosts(hosts: Hosts, *, grace_s: float, hurry: asyncio.Event) -> None:

@@ -31,14 +31,14 @@ SLOWEST = 10
 def outcome(report: Path) -> dict[str, Any]:
     """Of a JUnit report: counts, names of what failed, reasons of what was skipped with their
     counts, and the slowest tests."""
-    failed: list[str] = []
+    failed: set[str] = set()  # one may fail in its call and in its teardown: in two cases
     skipped: Counter[str] = Counter()
     times_s: dict[str, float] = {}
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname', '')}::{case.get('name', '')}"
         times_s[name] = float(case.get("time", 0))
         if case.find("failure") is not None or case.find("error") is not None:
-            failed.append(name)
+            failed.add(name)
         elif (skip := case.find("skipped")) is not None:
             skipped[skip.get("message", "")] += 1
     slowest = sorted(times_s, key=lambda name: -times_s[name])[:SLOWEST]

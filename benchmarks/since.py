@@ -27,8 +27,9 @@ from twolane.cli.rows import Rows
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A saved result, and how many of the files that it depends on have changed; None: its commit
-    is not an ancestor of the present one. `dirty`: it was measured with uncommitted changes."""
+    """A saved result, and how many of the files that it depends on differ since, those that differ
+    only in comments and docstrings included; 0: no other does; None: its commit is not an ancestor
+    of the present one. `dirty`: it was measured with uncommitted changes."""
 
     name: str
     date: str
@@ -84,10 +85,10 @@ def main(names: Sequence[str]) -> None:
 
 def _differs(repository: Path, commit: str, name: str) -> bool:
     """Whether that file has changed since, in more than comments and docstrings."""
-    before, now = (_git(repository, "show", f"{at}:{name}") for at in (commit, "HEAD"))
-    if before is None or now is None or not name.endswith(".py"):
+    if not name.endswith(".py"):
         return True
-    return _code(before) != _code(now)
+    before, now = (_git(repository, "show", f"{at}:{name}") for at in (commit, "HEAD"))
+    return before is None or now is None or _code(before) != _code(now)
 
 
 def _code(source: str) -> str:

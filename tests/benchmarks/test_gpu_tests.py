@@ -6,6 +6,7 @@ REPORT = """<testsuites><testsuite tests="5">
 <testcase classname="a" name="t1" time="1.5"/>
 <testcase classname="a" name="t2" time="0.5"><failure message="no">long text</failure></testcase>
 <testcase classname="b" name="t3" time="3.25"><error message="broke">long text</error></testcase>
+<testcase classname="b" name="t3" time="3.25"><error message="teardown">text</error></testcase>
 <testcase classname="b" name="t4"><skipped message="needs 2 GPUs; 1 here"/></testcase>
 <testcase classname="b" name="t5"><skipped message="needs 2 GPUs; 1 here"/></testcase>
 </testsuite></testsuites>"""

@@ -78,6 +78,25 @@ def test_a_comment_or_a_docstring_changes_no_figure(repository: Path) -> None:
     assert not since(path, repository).is_current
 
 
+def test_where_one_file_has_changed_those_with_other_comments_count_too(
+    repository: Path,
+) -> None:
+    at = git(repository, "rev-parse", "HEAD")
+    path = measured(repository, at)
+    commit(repository, "engine/step.py", text="# other\n")
+    commit(repository, "engine/load.py", text="other = 1\n")
+    assert since(path, repository).in_words() == "2 files changed"
+
+
+def test_a_file_that_is_no_text_has_changed(repository: Path) -> None:
+    (repository / "engine/table.gz").write_bytes(b"\x1f\x8b\x00")
+    at = commit(repository, "engine/step.py", text="step = 1\n")
+    path = measured(repository, at)
+    (repository / "engine/table.gz").write_bytes(b"\x1f\x8b\x01")
+    commit(repository, "engine/step.py", text="step = 1  # one\n")
+    assert since(path, repository).in_words() == "2 files changed"
+
+
 def test_what_was_measured_of_no_known_commit_is_never_current(repository: Path) -> None:
     its = since(measured(repository, UNKNOWN), repository)
     assert (its.in_words(), its.is_current) == ("commit unknown", False)

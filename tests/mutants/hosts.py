@@ -207,4 +207,21 @@ HOSTS = (
             "test_a_request_that_was_changed_on_its_way_is_refused",
         ),
     ),
+    Mutant(
+        "the authority's key",
+        "twolane/security/certs.py",
+        "if loaded.cert.public_key() != loaded.key.public_key():",
+        "if False:",
+        (
+            "tests/twolane/security/test_certs.py::"
+            "test_an_authority_whose_key_is_anothers_issues_nothing",
+        ),
+    ),
+    Mutant(
+        "another key beside",
+        "twolane/security/certs.py",
+        "if not fits:",
+        "if False:",
+        ("tests/twolane/security/test_certs.py::test_a_request_beside_another_key_is_not_signed",),
+    ),
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from twolane import security
 from twolane.cli.app import app
 from twolane.security import nobody
 
@@ -78,6 +80,20 @@ def test_a_request_is_signed_when_somebody_says_that_its_sender_may_be_that(home
     assert (home / "node-a/node-a.crt").exists()
 
 
+def test_of_two_requests_both_are_signed_or_none(home: Path) -> None:
+    certs("init", "--dir", "ca")
+    certs("request", "worker/a", "worker/b", "--dir", "far")
+    sign = ["sign", "far/a.csr", "far/b.csr", "--yes", "--dir", "ca"]
+    (home / "far/b.crt").mkdir()
+    refused = certs(*sign)
+    assert refused.exit_code == 2
+    assert refused.output == "Error: far/b.crt cannot be replaced: it is a directory\n"
+    assert not (home / "far/a.crt").exists()
+    (home / "far/b.crt").rmdir()
+    signed = json.loads(certs(*sign, "--json").output)
+    assert [each["identity"] for each in signed] == ["worker/a", "worker/b"]
+
+
 def test_clients_without_a_certificate_get_nobodys_which_is_never_renewed(home: Path) -> None:
     certs("init", "--dir", "d")
     certs("issue", "worker/a", "--dir", "d")
@@ -104,3 +120,12 @@ def test_a_refusal_is_one_line_and_code_2() -> None:
         assert refused.exit_code == 2
         assert refused.output.startswith("Error: ")
         assert len(refused.output.splitlines()) == 1
+
+
+def test_without_cryptography_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    monkeypatch.delitem(sys.modules, "twolane.security.certs", raising=False)
+    monkeypatch.delattr(security, "certs", raising=False)
+    done = certs("init")
+    assert done.exit_code == 2
+    assert "making certificates needs cryptography: pip install 'twolane[serve]'" in done.output

@@ -78,7 +78,7 @@ def test_a_key_that_can_neither_be_shown_nor_revoked_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are on the same full disk."""
-    path = tmp_path / "keys.yaml"
+    path = tmp_path / "the keys.yaml"
 
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -89,5 +89,6 @@ def test_a_key_that_can_neither_be_shown_nor_revoked_is_named(
     done = CliRunner().invoke(app, line)
     (key,) = read_keys(path).keys
     told = done.stderr.splitlines()[0]
-    assert told == f"key {key.id} could not be shown, nor revoked: twolane auth revoke {key.id}"
+    command = f"twolane auth revoke {key.id} --keys '{path}'"
+    assert told == f"key {key.id} could not be shown, nor revoked: {command}"
     assert done.exit_code == 1

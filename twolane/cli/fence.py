@@ -146,12 +146,7 @@ def _is_launchers(endpoint: str | None) -> bool:
     metavar="auto|HOST:PORT",
     help="Stop a cluster on Ray: the Ray on this machine, or at this address.",
 )
-@click.option(
-    "--cluster",
-    default="default",
-    show_default=True,
-    help="With --ray-address: the cluster's name.",
-)
+@click.option("--cluster", help="With --ray-address: the cluster's name.  [default: default]")
 @click.option(
     "--timeout-s",
     type=Seconds(),
@@ -167,7 +162,7 @@ def down(
     topology: str | None,
     secret_file: str | None,
     ray_address: str | None,
-    cluster: str,
+    cluster: str | None,
     timeout_s: float,
     yes: bool,
     as_json: bool,
@@ -177,7 +172,12 @@ def down(
 
     Afterwards none of its processes is left. Exits with 5 if one may still run.
     """
+    if secret_file is not None and topology is None:
+        raise click.UsageError("--secret-file needs the --topology of its cluster")
+    if cluster is not None and ray_address is None:
+        raise click.UsageError("--cluster needs the --ray-address of its Ray")
     if topology is not None or ray_address is not None:
+        cluster = cluster or "default"
         which = f"of {topology}" if topology else f"{cluster} on Ray at {ray_address}"
         confirm(f"the cluster {which} ends, with all its requests", yes=yes)
         command = [sys.executable, "-P", "-m", "twolane.deploy", "down"]

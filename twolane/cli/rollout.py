@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import SLOW_S, change
 from twolane.cli.ops.output import print_message, rollout_in_words, show
+from twolane.cli.patience import Patient
 from twolane.cli.rows import Rows
 from twolane.cli.times import Seconds
 from twolane.cli.waiting import News
@@ -27,6 +29,7 @@ _STEP = acts_pb2.StepRolloutRequest
 _OVER = ("done", "undone")
 _HELD = ("canary", "paused")  # until an operator says so
 _NOTHING = "no change"
+_UNTOLD = "no controller has told this router of the rollout"
 
 wait_option = click.option(
     "--wait",
@@ -119,7 +122,8 @@ def start(
         )  # fmt: skip
         if wait and not dry_run:
             ends = ("done", "canary")
-            _wait(admin, timeout_s, ends, has_begun=_changes(done), as_json=as_json)
+            with Patient(admin, partial(operator, endpoint)) as patient:
+                _wait(patient, timeout_s, ends, has_begun=_changes(done), as_json=as_json)
 
 
 @rollout.command()
@@ -167,7 +171,8 @@ def _step_command(
                 quiet=as_json and wait,
             )  # fmt: skip
             if wait and not dry_run:
-                _wait(admin, timeout_s, ends, has_begun=_changes(done), as_json=as_json)
+                with Patient(admin, partial(operator, endpoint)) as patient:
+                    _wait(patient, timeout_s, ends, has_begun=_changes(done), as_json=as_json)
 
 
 _step_command(
@@ -190,18 +195,23 @@ def _changes(done: acts_pb2.ActResponse | None) -> bool:
 
 
 def _wait(
-    admin: AdminClient, timeout_s: float, ends: Collection[str], *, has_begun: bool, as_json: bool
+    patient: Patient[AdminClient],
+    timeout_s: float,
+    ends: Collection[str],
+    *,
+    has_begun: bool,
+    as_json: bool,
 ) -> None:
-    """Without `has_begun`, an earlier one may have ended in any way. Raises `TwolaneError` if it
-    ends in no state of `ends`, and `NotProvenError` if it takes longer."""
-    end, news = time.monotonic() + timeout_s, News(err=as_json)
+    """Without `has_begun`, there may be none, or an earlier one that has ended in any way. Raises
+    `TwolaneError` if it ends in no state of `ends`, and `NotProvenError` if it takes longer."""
+    end, news, text = time.monotonic() + timeout_s, News(err=as_json), ""
     while True:
-        its = _latest(admin)
-        if its is None:
+        its = patient.look(_latest)
+        if its is None and not (has_begun or text):
             return
-        text = rollout_in_words(its)
+        text = _UNTOLD if its is None else rollout_in_words(its)
         news.tell(text)
-        if its.state in _OVER or (its.state in _HELD and _is_settled(its)):
+        if its is not None and _is_over(its):
             break
         if time.monotonic() > end:
             raise NotProvenError(f"not over after {timeout_s:g} s: {text}")
@@ -210,6 +220,11 @@ def _wait(
         print_message(its)
     if its.state not in ends and (has_begun or its.state not in _OVER):
         raise TwolaneError(f"the rollout is {its.state}, not {' or '.join(ends)}")
+
+
+def _is_over(its: cluster_pb2.RolloutStatus) -> bool:
+    """Whether it is over, or waits for an operator."""
+    return its.state in _OVER or (its.state in _HELD and _is_settled(its))
 
 
 def _is_settled(its: cluster_pb2.RolloutStatus) -> bool:

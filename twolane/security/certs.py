@@ -11,9 +11,9 @@ Keys are ECDSA P-256. Only the owner can access the directory (0700) and the key
 from __future__ import annotations
 
 import datetime
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from twolane.security import nobody
+from twolane.security.cert_files import CertsError, refuse_existing, replace, write
 from twolane.security.identity import Identity, Role, parse_identity
 from twolane.security.tls import server_name
 
@@ -38,10 +39,7 @@ _HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SERVERS = frozenset({Role.ROUTER, Role.WORKER, Role.AGENT, Role.CONTROLLER})
 _ROLE_NAMES = frozenset(map(server_name, Role))
 _Paths = tuple[Path, Path]  # of a certificate and its key
-
-
-class CertsError(Exception):
-    """A certificate cannot be made. The text says why, and what to do about it."""
+_Hosts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +72,29 @@ def init(directory: Path, *, days: int = AUTHORITY_DAYS) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("twolane")
     cert = (
-        _unsigned(name, name, key.public_key(), days)
+        _unsigned(name, name, key.public_key(), _after(days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(is_authority=True), critical=True)
         .sign(key, hashes.SHA256())
     )
     paths = _paths(directory, _CA)
-    _refuse_existing(paths, "issue certificates with it, or name another --dir")
-    _write({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
+    refuse_existing(paths, "issue certificates with it, or name another --dir")
+    write({paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)})
     return _issued("", paths, cert)
 
 
 def issue(
     directory: Path, identities: Iterable[str], *, hosts: Sequence[str] = (), days: int = DAYS
 ) -> list[Issued]:
-    """Issue a certificate for each identity, such as `worker/decode-0` or `client/acme/alice`.
-    `hosts` are the names and addresses by which clients reach a router. Raises `CertsError`, and
-    then has written none of them."""
+    """Issue a certificate for each identity, such as `worker/decode-0` or `client/acme/alice`. None
+    is valid for longer than the authority. `hosts` are the names and addresses by which clients
+    reach a router. Raises `CertsError`, and then has written none of them."""
     authority = _load_authority(directory)
     made = []
     for identity, paths in _new_files(directory, identities):
-        _refuse_existing(paths, "`twolane certs renew` renews it")
+        refuse_existing(paths, "`twolane certs renew` renews it")
         made.append(_new(identity, paths, tuple(hosts), days, authority))
-    return _written(made, _write)
+    return _written(made, write)
 
 
 def request(
@@ -110,13 +108,13 @@ def request(
     for identity, (cert, key) in wanted:
         names = x509.SubjectAlternativeName(_names(identity, tuple(hosts)))
         path = cert.with_suffix(_REQUEST)
-        _refuse_existing((cert, key, path), "remove it first, if nothing needs it any more")
+        refuse_existing((cert, key, path), "remove it first, if nothing needs it any more")
         secret = ec.generate_private_key(ec.SECP256R1())
         builder = x509.CertificateSigningRequestBuilder().subject_name(_name(str(identity)))
         signed = builder.add_extension(names, critical=False).sign(secret, hashes.SHA256())
         contents |= {key: _secret_pem(secret), path: signed.public_bytes(_PEM)}
         made.append(Requested(str(identity), path, key, tuple(hosts)))
-    _write(contents)
+    write(contents)
     return made
 
 
@@ -128,10 +126,12 @@ def read_request(path: Path) -> Requested:
     return Requested(str(identity), path, path.with_suffix(".key"), hosts)
 
 
-def sign(directory: Path, path: Path, *, days: int = DAYS) -> Issued:
-    """Sign a request with the authority in `directory`. The certificate is written beside the
-    request and replaces an earlier one. Raises `CertsError`."""
-    return _written([_sign(path, days, _load_authority(directory))], _replace)[0]
+def sign(directory: Path, paths: Iterable[Path], *, days: int = DAYS) -> list[Issued]:
+    """Sign requests with the authority in `directory`. Each certificate is written beside its
+    request and replaces an earlier one. Raises `CertsError`, and then has written none, unless a
+    rename failed."""
+    authority = _load_authority(directory)
+    return _written([_sign(path, days, authority) for path in paths], replace)
 
 
 def write_nobody(directory: Path) -> tuple[Path, Path]:
@@ -139,23 +139,25 @@ def write_nobody(directory: Path) -> tuple[Path, Path]:
     (`twolane.security.nobody`). Raises `CertsError`."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     cert, key = paths = _paths(directory, _NOBODY)
-    _refuse_existing(paths, "name another --dir")
-    _write({key: nobody.KEY, cert: nobody.CERT})
+    refuse_existing(paths, "name another --dir")
+    write({key: nobody.KEY, cert: nobody.CERT})
     return cert, key
 
 
 def renew(directory: Path, names: Sequence[str] = (), *, days: int = DAYS) -> list[Issued]:
-    """Replace the keys and certificates with these file names, or all if none is named. A
-    certificate that was requested keeps its key: its request is signed again. Processes use the new
-    files from their next handshake. Raises `CertsError`, and then has replaced none."""
+    """Replace the keys and certificates with these file names, or all if none is named. One that
+    was requested keeps its key: its request is signed again. Processes use the new files from their
+    next handshake. Raises `CertsError`, and then has replaced none, unless a rename failed."""
     authority = _load_authority(directory)
     found = sorted(p.stem for p in directory.glob("*.crt") if p.stem != _CA and not _is_public(p))
     missing = [name for name in names if name not in found]
-    if missing or not found:
+    if missing:
         there = ", ".join(found) or "none"
         raise CertsError(f"{directory} has no {', '.join(missing)}; certificates there: {there}")
+    if not found:
+        raise CertsError(f"{directory} has nothing to renew: no certificate was issued there")
     made = [_renew(_paths(directory, name), days, authority) for name in names or found]
-    return _written(made, _replace)
+    return _written(made, replace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +168,27 @@ class _Authority:
 
 def _sign(path: Path, days: int, by: _Authority) -> _Made:
     identity, hosts, key = _read_request(path)
-    cert = _leaf(identity, hosts, days, key, by)
     paths = path.with_suffix(".crt"), path.with_suffix(".key")
+    _refuse_other_key(paths[1], key, path)
+    cert = _leaf(identity, hosts, days, key, by)
     return _issued(str(identity), paths, cert), {paths[0]: cert.public_bytes(_PEM)}
 
 
-def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCurvePublicKey]:
+def _refuse_other_key(beside: Path, key: ec.EllipticCurvePublicKey, request_path: Path) -> None:
+    if not beside.exists():
+        return
+    try:
+        fits = _read_key(beside).public_key() == key
+    except (OSError, ValueError) as error:
+        raise CertsError(f"{beside} cannot be read: {error}") from error
+    if not fits:  # guard: another key beside
+        raise CertsError(f"{request_path} is not for the key beside it, {beside}: move one of them")
+
+
+def _read_request(path: Path) -> tuple[Identity, _Hosts, ec.EllipticCurvePublicKey]:
     try:
         found = x509.load_pem_x509_csr(path.read_bytes())
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
-        identity = parse_identity(uri)
+        identity, hosts = _named(found)
         key = found.public_key()
     except OSError as error:
         raise CertsError(f"{path} cannot be read: {error.strerror}") from error
@@ -188,33 +200,29 @@ def _read_request(path: Path) -> tuple[Identity, tuple[str, ...], ec.EllipticCur
         raise CertsError(f"{path} is for a key that is not ECDSA P-256")
     if path.stem == _CA:
         raise CertsError(f"{path}: its certificate would replace an authority's: rename the file")
-    hosts = _hosts(found)
     _names(identity, hosts)
     return identity, hosts, key
 
 
 def _renew(paths: _Paths, days: int, by: _Authority) -> _Made:
-    """The key comes first: a process that reads the files in between finds that they do not match,
-    and keeps those it has."""
-    request_path = paths[0].with_suffix(_REQUEST)
-    if request_path.exists():
-        return _sign(request_path, days, by)
     try:
         old = x509.load_pem_x509_certificate(paths[0].read_bytes())
         old.verify_directly_issued_by(by.cert)
-        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
-        identity = parse_identity(uri)
+        identity, hosts = _named(old)
+    except OSError as error:
+        raise CertsError(f"{paths[0]} cannot be read: {error.strerror}") from error
     except (ValueError, InvalidSignature, x509.ExtensionNotFound) as error:
         raise CertsError(
             f"{paths[0]} was not issued by the authority beside it: renew it where it was issued"
         ) from error
-    return _new(identity, paths, _hosts(old), days, by)
+    if (asked := paths[0].with_suffix(_REQUEST)).exists():
+        return _sign(asked, days, by)
+    return _new(identity, paths, hosts, days, by)
 
 
-def _new(
-    identity: Identity, paths: _Paths, hosts: tuple[str, ...], days: int, by: _Authority
-) -> _Made:
+def _new(identity: Identity, paths: _Paths, hosts: _Hosts, days: int, by: _Authority) -> _Made:
+    """The key comes first, and is replaced first: a process that reads the files in between finds
+    that they do not match, and keeps those it has."""
     key = ec.generate_private_key(ec.SECP256R1())
     cert = _leaf(identity, hosts, days, key.public_key(), by)
     files = {paths[1]: _secret_pem(key), paths[0]: cert.public_bytes(_PEM)}
@@ -222,29 +230,24 @@ def _new(
 
 
 def _leaf(
-    identity: Identity,
-    hosts: tuple[str, ...],
-    days: int,
-    key: ec.EllipticCurvePublicKey,
-    by: _Authority,
+    identity: Identity, hosts: _Hosts, days: int, key: ec.EllipticCurvePublicKey, by: _Authority
 ) -> x509.Certificate:
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if identity.role in _SERVERS:
-        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    names = _names(identity, hosts)
+    usages += [ExtendedKeyUsageOID.SERVER_AUTH] * (identity.role in _SERVERS)
+    until = min(_after(days), by.cert.not_valid_after_utc)
     authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
     return (
-        _unsigned(_name(str(identity)), by.cert.subject, key, days)
+        _unsigned(_name(str(identity)), by.cert.subject, key, until)
         .add_extension(authority_key, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(is_authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_names(identity, hosts)), critical=False)
         .sign(by.key, hashes.SHA256())
     )
 
 
-def _names(identity: Identity, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+def _names(identity: Identity, hosts: _Hosts) -> list[x509.GeneralName]:
     """The alternative names of a certificate: its identity and, for a server, its hosts. Raises
     `CertsError`."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
@@ -256,17 +259,19 @@ def _names(identity: Identity, hosts: tuple[str, ...]) -> list[x509.GeneralName]
 
 
 def _unsigned(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    until: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(seconds=_CLOCKS_S))
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_before(_after(0) - datetime.timedelta(seconds=_CLOCKS_S))
+        .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
@@ -290,24 +295,20 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ip_address(text))
-    except ValueError:
-        pass
     if not _HOST.fullmatch(text):
         raise CertsError(f"--host {text} is not a host name or address")
     return x509.DNSName(text)
 
 
-def _hosts(cert: x509.Certificate | x509.CertificateSigningRequest) -> tuple[str, ...]:
-    """The host names and addresses in a certificate, without the name of its role."""
+def _named(cert: x509.Certificate | x509.CertificateSigningRequest) -> tuple[Identity, _Hosts]:
+    """The identity in a certificate, and its host names and addresses, without the name of its
+    role. Raises `ValueError` or `ExtensionNotFound` if it has not one identity."""
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     dns = [n for n in names.get_values_for_type(x509.DNSName) if n not in _ROLE_NAMES]
-    return (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
-
-
-def _file_name(identity: Identity) -> str:
-    return "-".join(part for part in (identity.tenant, identity.name) if part)
+    (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return parse_identity(uri), (*dns, *map(str, names.get_values_for_type(x509.IPAddress)))
 
 
 def _new_files(directory: Path, identities: Iterable[str]) -> list[tuple[Identity, _Paths]]:
@@ -317,15 +318,17 @@ def _new_files(directory: Path, identities: Iterable[str]) -> list[tuple[Identit
         wanted = list(map(parse_identity, identities))
     except ValueError as error:
         raise CertsError(str(error)) from error
+    found = []
     for identity in wanted:
-        name = _file_name(identity)
+        name = "-".join(part for part in (identity.tenant, identity.name) if part)
         if name in owners:
             raise CertsError(
                 f"{identity} and {owners[name]} would both be {directory / name}.crt: give one "
                 "another name"
             )
         owners[name] = str(identity)
-    return [(each, _paths(directory, _file_name(each))) for each in wanted]
+        found.append((identity, _paths(directory, name)))
+    return found
 
 
 def _is_public(path: Path) -> bool:
@@ -337,19 +340,10 @@ def _paths(directory: Path, name: str) -> _Paths:
     return directory / f"{name}.crt", directory / f"{name}.key"
 
 
-def _refuse_existing(paths: Iterable[Path], instead: str) -> None:
-    for path in paths:
-        if path.exists():
-            raise CertsError(f"{path} exists and is not overwritten: {instead}")
-
-
 def _load_authority(directory: Path) -> _Authority:
     cert, key = _paths(directory, _CA)
     try:
-        loaded = serialization.load_pem_private_key(key.read_bytes(), password=None)
-        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise CertsError(f"{key} is not an ECDSA key")
-        return _Authority(x509.load_pem_x509_certificate(cert.read_bytes()), loaded)
+        loaded = _Authority(x509.load_pem_x509_certificate(cert.read_bytes()), _read_key(key))
     except FileNotFoundError as error:
         raise CertsError(
             f"there is no authority in {directory}: make one with `twolane certs init`, or name "
@@ -357,38 +351,27 @@ def _load_authority(directory: Path) -> _Authority:
         ) from error
     except (OSError, ValueError) as error:
         raise CertsError(f"the authority in {directory} cannot be read: {error}") from error
+    if loaded.cert.public_key() != loaded.key.public_key():  # guard: the authority's key
+        raise CertsError(f"{key} is not the key of {cert}")
+    if loaded.cert.not_valid_after_utc <= _after(0):
+        raise CertsError(f"{cert} has expired: make an authority in another --dir")
+    return loaded
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Raises `OSError`, `ValueError` and `CertsError`."""
+    key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertsError(f"{path} is not an ECDSA key")
+    return key
+
+
+def _after(days: int) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
 def _secret_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    plain = serialization.NoEncryption()
-    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain)
-
-
-def _write(contents: Mapping[Path, bytes]) -> None:
-    """Create files, all or none; only their owner can read keys. Raises `CertsError` if one exists
-    or cannot be written."""
-    made: list[Path] = []
-    for path, content in contents.items():
-        mode = 0o600 if ".key" in path.suffixes else 0o644
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            made.append(path)
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-        except OSError as error:
-            for each in made:
-                each.unlink()
-            raise CertsError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _replace(contents: Mapping[Path, bytes]) -> None:
-    """As `_write`, but replace existing files, each atomically."""
-    drafts = {path.with_name(f".{path.name}.new"): path for path in contents}
-    for draft in drafts:
-        draft.unlink(missing_ok=True)  # left by a renewal that was interrupted
-    _write({draft: contents[path] for draft, path in drafts.items()})
-    for draft, path in drafts.items():
-        os.replace(draft, path)
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 def _written(made: Sequence[_Made], write: Callable[[Mapping[Path, bytes]], None]) -> list[Issued]:
@@ -397,4 +380,4 @@ def _written(made: Sequence[_Made], write: Callable[[Mapping[Path, bytes]], None
 
 
 def _issued(identity: str, paths: _Paths, cert: x509.Certificate) -> Issued:
-    return Issued(identity, *paths, _hosts(cert) if identity else (), cert.not_valid_after_utc)
+    return Issued(identity, *paths, _named(cert)[1] if identity else (), cert.not_valid_after_utc)

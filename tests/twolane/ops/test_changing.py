@@ -21,6 +21,7 @@ from twolane.cli.controller import ControllerClient
 from twolane.cli.ops.kill import until_ended
 from twolane.config import CONTROLLER_SOCKET_NAME
 from twolane.deploy.cli.down_command import down as down_elsewhere
+from twolane.errors import UnavailableError
 from twolane.v1 import cluster_pb2, worker_pb2
 
 
@@ -158,6 +159,28 @@ def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
     assert looks == []
 
 
+def test_a_wait_outlives_the_router_that_it_asks(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = UnavailableError("it ends")
+    pool = cluster_pb2.PoolStatus
+    short, whole = (pool(pool="decode", workers=3, alive=n) for n in (2, 3))
+    looks: list[list[cluster_pb2.PoolStatus] | Exception] = [[short], gone, gone, [whole]]
+
+    def look(_: object) -> list[cluster_pb2.PoolStatus]:
+        found = looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", look)
+    monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
+    monkeypatch.setattr("twolane.cli.patience._EVERY_S", 0.0)
+    done = run(door, "scale decode=3 --yes --wait")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines()[-1] == "the router answers again"
+
+
 def test_a_wait_ends_when_another_size_is_wanted_by_then(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +299,27 @@ def test_down_of_other_hosts_tells_programs_so_too(
     down_elsewhere(command[command.index("down") + 1 :], standalone_mode=False)
     told = json.loads(capfd.readouterr().out)
     assert told == {"schema": "twolane.Stopped", "stopped": "blue"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ("--cluster blue", "--cluster needs the --ray-address of its Ray"),
+        ("--cluster default", "--cluster needs the --ray-address of its Ray"),
+        ("--cluster blue --topology f.yaml", "--cluster needs the --ray-address of its Ray"),
+        ("--secret-file s", "--secret-file needs the --topology of its cluster"),
+        ("--secret-file s --ray-address auto", "--secret-file needs the --topology of its cluster"),
+    ],
+)
+def test_down_refuses_what_it_would_not_look_at(
+    options: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(ControllerClient, "stop", lambda *what: ended.append(what))
+    monkeypatch.setattr(os, "execve", lambda *what: ended.append(what))
+    done = CliRunner().invoke(app, ["down", "--yes", *options.split()])
+    assert (done.exit_code, ended) == (2, [])
+    assert why in done.output
 
 
 def test_down_is_not_done_without_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

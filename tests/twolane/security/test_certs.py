@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
+from twolane.security.cert_files import CertsError
 from twolane.security.certs import (
-    CertsError,
     Requested,
     init,
     issue,
@@ -124,8 +124,10 @@ def test_an_identity_called_nobody_is_renewed_and_the_public_certificate_is_not(
         write_nobody(tmp_path)
     init(tmp_path / "other")
     write_nobody(tmp_path / "other")
-    with pytest.raises(CertsError, match="certificates there: none"):
+    with pytest.raises(CertsError, match=r"other has nothing to renew: no certificate was issued"):
         renew(tmp_path / "other")
+    with pytest.raises(CertsError, match="has no nobody; certificates there: none"):
+        renew(tmp_path / "other", ["nobody"])
 
 
 def test_a_full_disk_leaves_no_part_of_an_authority(
@@ -139,7 +141,7 @@ def test_a_full_disk_leaves_no_part_of_an_authority(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr("twolane.security.certs.os.fdopen", is_full)
+        full.setattr("twolane.security.cert_files.os.fdopen", is_full)
         with pytest.raises(CertsError, match="No space left"):
             init(tmp_path / "certs")
     assert created
@@ -203,7 +205,7 @@ def test_a_request_becomes_a_certificate_and_its_key_stays_where_it_is(
     assert read_request(path) == Requested(
         "agent/node-a", path, path.with_suffix(".key"), ("10.0.0.5",)
     )
-    signed = sign(tmp_path / "ca", path)
+    (signed,) = sign(tmp_path / "ca", [path])
     assert (signed.identity, signed.hosts) == ("agent/node-a", ("10.0.0.5",))
     assert names(signed.cert) == ["spiffe://twolane/agent/node-a", "agent.twolane", "10.0.0.5"]
     files = {each.name for each in (tmp_path / "ca").iterdir()}
@@ -216,7 +218,7 @@ def test_a_certificate_that_was_requested_is_renewed_for_the_same_key(
     tmp_path: Path, far: Path
 ) -> None:
     (asked,) = request(far, ["worker/a"])
-    old = sign(tmp_path / "ca", brought(tmp_path, asked.request), days=1)
+    (old,) = sign(tmp_path / "ca", [brought(tmp_path, asked.request)], days=1)
     before = read(old.cert)
     (new,) = renew(tmp_path / "ca")
     assert new.expires > old.expires
@@ -256,7 +258,7 @@ def test_a_request_for_anything_but_one_identity_is_refused(
     path = tmp_path / "ca/a.csr"
     path.write_bytes(csr(ec.generate_private_key(ec.SECP256R1()), *uris).public_bytes(PEM))
     with pytest.raises(CertsError, match=why):
-        sign(tmp_path / "ca", path)
+        sign(tmp_path / "ca", [path])
 
 
 def test_a_request_for_another_kind_of_key_is_refused(tmp_path: Path, far: Path) -> None:
@@ -264,7 +266,7 @@ def test_a_request_for_another_kind_of_key_is_refused(tmp_path: Path, far: Path)
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     path.write_bytes(csr(weak, WORKER).public_bytes(PEM))
     with pytest.raises(CertsError, match="not ECDSA P-256"):
-        sign(tmp_path / "ca", path)
+        sign(tmp_path / "ca", [path])
 
 
 def test_a_request_called_as_the_authority_does_not_replace_it(tmp_path: Path, far: Path) -> None:
@@ -274,7 +276,7 @@ def test_a_request_called_as_the_authority_does_not_replace_it(tmp_path: Path, f
     with pytest.raises(CertsError, match="would replace an authority's: rename the file"):
         read_request(path)
     with pytest.raises(CertsError, match="would replace an authority's: rename the file"):
-        sign(tmp_path / "ca", path)
+        sign(tmp_path / "ca", [path])
     assert (tmp_path / "ca/ca.crt").read_bytes() == before
 
 
@@ -286,7 +288,7 @@ def test_a_request_that_was_changed_on_its_way_is_refused(tmp_path: Path, far: P
     changed = x509.load_der_x509_csr(der.replace(b"worker/a", b"worker/b"))
     path.write_bytes(changed.public_bytes(PEM))
     with pytest.raises(CertsError, match="not signed with the key that it is for"):
-        sign(tmp_path / "ca", path)
+        sign(tmp_path / "ca", [path])
 
 
 def test_certificates_of_another_authority_are_not_renewed(tmp_path: Path) -> None:
@@ -305,8 +307,113 @@ def test_certificates_of_another_authority_are_not_renewed(tmp_path: Path) -> No
     assert {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()} == before
 
 
+def contents(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["b.key", "b.crt", ".b.key.new"])
+def test_renewal_where_a_directory_is_in_the_way_replaces_none(tmp_path: Path, name: str) -> None:
+    init(tmp_path)
+    issue(tmp_path, ["worker/a", "worker/b"])
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    before = contents(tmp_path)
+    with pytest.raises(CertsError, match=rf"/{name} cannot be "):
+        renew(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_rename_that_fails_leaves_no_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(tmp_path)
+    issue(tmp_path, ["worker/a", "worker/b"])
+    files = set(contents(tmp_path))
+    replace = os.replace
+
+    def refuses_b(draft: Path, path: Path) -> None:
+        if path.name == "b.key":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        replace(draft, path)
+
+    monkeypatch.setattr("twolane.security.cert_files.os.replace", refuses_b)
+    with pytest.raises(CertsError, match=r"b\.key cannot be replaced: Operation not permitted"):
+        renew(tmp_path)
+    assert set(contents(tmp_path)) == files
+
+
+def test_of_two_requests_none_is_signed_if_one_cannot_be(tmp_path: Path, far: Path) -> None:
+    asked = request(far, ["worker/a", "worker/b"])
+    asked[1].request.with_suffix(".crt").mkdir()
+    before = contents(far)
+    with pytest.raises(CertsError, match=r"b\.crt cannot be replaced: it is a directory"):
+        sign(tmp_path / "ca", [each.request for each in asked])
+    assert contents(far) == before
+
+
 def test_without_an_authority_the_refusal_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(CertsError, match="`twolane certs init`"):
         issue(tmp_path, ["worker/a"])
     with pytest.raises(CertsError, match="`twolane certs init`"):
+        renew(tmp_path)
+
+
+def test_a_requested_certificate_of_another_authority_is_not_renewed(
+    tmp_path: Path, far: Path
+) -> None:
+    (asked,) = request(far, ["worker/a"])
+    init(tmp_path / "ours")
+    (theirs,) = sign(tmp_path / "ca", [brought(tmp_path, asked.request)])
+    for path in (theirs.cert, theirs.cert.with_suffix(".csr")):
+        path.rename(tmp_path / "ours" / path.name)
+    before = (tmp_path / "ours/a.crt").read_bytes()
+    with pytest.raises(CertsError, match="not issued by the authority beside it"):
+        renew(tmp_path / "ours")
+    assert (tmp_path / "ours/a.crt").read_bytes() == before
+
+
+def test_a_request_beside_another_key_is_not_signed(tmp_path: Path, far: Path) -> None:
+    (issued,) = issue(tmp_path / "ca", ["worker/a"])
+    (asked,) = request(far, ["worker/a"])
+    before = issued.cert.read_bytes()
+    path = brought(tmp_path, asked.request)
+    with pytest.raises(CertsError, match=r"a\.csr is not for the key beside it, .*a\.key"):
+        sign(tmp_path / "ca", [path])
+    issued.key.write_text("not a key")
+    with pytest.raises(CertsError, match=r"a\.key cannot be read"):
+        sign(tmp_path / "ca", [path])
+    assert issued.cert.read_bytes() == before
+    (signed,) = sign(tmp_path / "ca", [asked.request])  # beside its own key
+    assert signed.key == asked.key
+
+
+def test_an_authority_whose_key_is_anothers_issues_nothing(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        init(tmp_path / name)
+    issue(tmp_path / "ours", ["worker/a"])
+    (tmp_path / "theirs/ca.key").rename(tmp_path / "ours/ca.key")
+    before = (tmp_path / "ours/a.crt").read_bytes()
+    why = r"ca\.key is not the key of .*ca\.crt"
+    with pytest.raises(CertsError, match=why):
+        issue(tmp_path / "ours", ["worker/b"])
+    with pytest.raises(CertsError, match=why):
+        renew(tmp_path / "ours")
+    assert (tmp_path / "ours/a.crt").read_bytes() == before
+
+
+def test_certificates_end_with_their_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = init(tmp_path, days=1)
+    (short,) = issue(tmp_path, ["worker/a"], days=30)
+    assert short.expires == authority.expires
+    (shorter,) = renew(tmp_path, days=0)
+    assert shorter.expires < authority.expires
+    later = authority.expires + datetime.timedelta(seconds=1)
+    monkeypatch.setattr(
+        "twolane.security.certs._after", lambda days: later + datetime.timedelta(days=days)
+    )
+    with pytest.raises(
+        CertsError, match=r"ca\.crt has expired: make an authority in another --dir"
+    ):
         renew(tmp_path)

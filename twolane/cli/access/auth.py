@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -119,8 +120,8 @@ def create_key(
                 revoke_key(path, key.id)
             click.echo(f"key {key.id} could not be shown: it is revoked again", err=True)
         except (OSError, InvalidRequestError):  # the key file's disk is as full
-            text = f"key {key.id} could not be shown, nor revoked: twolane auth revoke {key.id}"
-            click.echo(text, err=True)
+            command = shlex.join(["twolane", "auth", "revoke", key.id, "--keys", str(path)])
+            click.echo(f"key {key.id} could not be shown, nor revoked: {command}", err=True)
         raise
     if as_json:
         return

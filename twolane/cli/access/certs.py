@@ -133,7 +133,7 @@ def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_
             at = f" at {', '.join(each.hosts)}" if each.hosts else ""
             if not yes and not click.confirm(f"{each.request} is {each.identity}{at}?", err=True):
                 raise InvalidRequestError(f"{each.request} was not signed, nor were the others")
-        made = [library.sign(directory.expanduser(), path, days=days) for path in requests]
+        made = library.sign(directory.expanduser(), requests, days=days)
     _show(made, as_json)
 
 
@@ -173,15 +173,15 @@ def write_nobody(*, directory: Path, as_json: bool) -> None:
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """A block that raises the library's errors as `TwolaneError`s."""
+    """A block that imports the library, and raises its errors as `TwolaneError`s."""
+    from twolane.security.cert_files import CertsError
+
     try:
-        from twolane.security.certs import CertsError
+        yield
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             f"making certificates needs {error.name}: pip install 'twolane[serve]'"
         ) from error
-    try:
-        yield
     except CertsError as error:
         raise InvalidRequestError(str(error)) from error
 

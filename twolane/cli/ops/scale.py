@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -12,6 +13,7 @@ from twolane.cli.common import json_option, operator, operator_option
 from twolane.cli.controller import NotProvenError
 from twolane.cli.ops.acting import act_options, new_act
 from twolane.cli.ops.changing import change
+from twolane.cli.patience import Patient
 from twolane.cli.times import Duration, Seconds
 from twolane.cli.waiting import News
 from twolane.errors import InvalidParameterError
@@ -74,7 +76,8 @@ def scale(
     with operator(endpoint) as admin:
         change(admin, "ScalePools", request, yes=yes, as_json=as_json, nothing="no change")
         if wait and not dry_run:
-            _wait(admin, request.pools, timeout_s)
+            with Patient(admin, partial(operator, endpoint)) as patient:
+                _wait(patient, request.pools, timeout_s)
 
 
 def _pairs(sizes: Sequence[str]) -> Sequence[str]:
@@ -94,11 +97,13 @@ def _size(text: str) -> acts_pb2.PoolSize:
     return acts_pb2.PoolSize(pool=pool, workers=int(n))
 
 
-def _wait(admin: AdminClient, sizes: Sequence[acts_pb2.PoolSize], timeout_s: float) -> None:
+def _wait(
+    patient: Patient[AdminClient], sizes: Sequence[acts_pb2.PoolSize], timeout_s: float
+) -> None:
     """Says what is left. Raises `NotProvenError` if it takes longer, or if
     another size is wanted by now."""
     end, news, wanted = time.monotonic() + timeout_s, News(), set[str]()
-    while text := _left(pools := _pools(admin), sizes):
+    while text := _left(pools := patient.look(_pools), sizes):
         its_sizes = [(its, size) for its in pools for size in sizes if its.pool == size.pool]
         same = {its.pool for its, size in its_sizes if _is_wanted(its, size)}
         if changed := wanted & {its.pool for its, _ in its_sizes} - same:

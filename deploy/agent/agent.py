@@ -14,15 +14,12 @@ import asyncio
 import logging
 import os
 import select
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from twolane.config import SOCKET_NAME
 from twolane.deploy.agent.config import AgentConfig
-from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses
+from twolane.deploy.agent.ended import CLASS_A, CLASS_B, Ended, EndedProcesses, NeverHereError
 from twolane.deploy.agent.kept import KeptDesired
 from twolane.deploy.agent.term import OldTermError, Term, TermFile
 from twolane.deploy.errors import NotProvenError, StartError, first_error
@@ -46,10 +43,6 @@ from twolane.v1.agent_pb2 import Desired
 log = logging.getLogger(__name__)
 
 READY = "ready"  # a file in the state folder, see `Agent.run`
-
-
-class NeverHereError(Exception):
-    """This host has no evidence that the process was ever started here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +121,14 @@ class Agent:
         """Start a process, after killing a former incarnation. Raises `OldTermError` or
         `StartError`. In both cases, and if cancelled, nothing of the process is left."""
         self.terms.check(term)
+        while spec.name in self._starting:  # others may wait for the same one's end
+            await self._call_off(spec.name)
+            self.terms.check(term)
         if self._is_ending():  # guard: last start
             raise StartError(f"{spec.name}: its agent is ending")
-        await self._call_off(spec.name)
         self._live.pop(spec.name, None)  # `_wait` still notes its end
         if isinstance(spec, RouterSpec):
-            own = f"{SOCKET_NAME}.{spec.name}" if spec.shares_ports else SOCKET_NAME
-            spec = replace(spec, admin_socket=str(self._socket_folder() / own))
+            spec = replace(spec, admin_socket=str(self.config.admin_socket_of(spec)))
         starting = asyncio.create_task(self._launcher.start(spec), name=str(term))
         self._starting[spec.name] = spec, starting
         try:
@@ -180,7 +174,7 @@ class Agent:
     ) -> Ended:
         """Kill that incarnation and prove its end, which is reported to its routers again. `boot`
         is the host's incarnation under which it ran, if known. `term` is None for an operator's
-        command.
+        command. Without an epoch and a pid, whatever runs or starts of a router is meant.
 
         Raises `OldTermError`, `NeverHereError` or `NotProvenError`.
         """
@@ -206,10 +200,27 @@ class Agent:
                     f"{name} ran in another pod of the name {self.config.host_name}"
                 )
             return Ended(name, epoch, pid, "its host has booted since", CLASS_B)
+        if not (epoch or pid):
+            return await self._fence_router(name)
         unread = self.config.state_dir / file_name(name, epoch, pid)
         if unread.exists():  # guard: unread evidence
             raise NotProvenError(f"{unread} cannot be read, so {name} may still run")
         raise NeverHereError(f"{self.config.host_name} never started epoch {epoch:016x} of {name}")
+
+    async def _fence_router(self, name: str) -> Ended:
+        """As `fence`, of a router whose pid is not known: the answer to its start was lost."""
+        ended = None
+        spec, _ = self._starting.get(name, (None, None))
+        if isinstance(spec, RouterSpec):
+            await self._call_off(name)
+            ended = Ended(name, 0, 0, "was starting", CLASS_A)
+        for path in json_files(self.config.state_dir):
+            its, _, pid = path.stem.rpartition("-")
+            if its == name and pid.isdecimal():
+                ended = await self.fence(None, name, pid=int(pid))
+        if ended is None:
+            raise NeverHereError(f"{self.config.host_name} runs no {name}")
+        return ended
 
     async def stop_all(self, grace_s: float) -> None:
         """Let all processes finish their requests for up to `grace_s`, then kill those left. Those
@@ -267,18 +278,6 @@ class Agent:
             if term != self.terms.highest:
                 raise OldTermError(f"{term} is over: this agent has seen {self.terms.highest}")
 
-    def _socket_folder(self) -> Path:
-        """Where clients on this host look for the operators' socket. Raises `StartError`."""
-        name = f"twolane-agent-{self.config.host_name}-{os.geteuid()}"
-        folder = Path(tempfile.gettempdir()) / name
-        try:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
-                raise StartError(f"{folder} belongs to another user")
-        except OSError as error:
-            raise StartError(f"{folder}: {error.strerror}") from error
-        return folder
-
     def _is_ending(self) -> bool:
         return self._starts_no_more
 
@@ -292,9 +291,9 @@ class Agent:
             path.unlink(missing_ok=True)
 
     async def _call_off(self, name: str) -> None:
-        _, starting = self._starting.get(name, (None, None))
-        if starting is not None:
-            await self._end_start(starting)
+        its = self._starting.get(name)
+        while its is not None and self._starting.get(name) is its:  # until its `start` returns
+            await self._end_start(its[1])
 
     async def _end_start(self, starting: asyncio.Task[Handle]) -> bool:
         """Return when nothing of it is left: whether its process had come up, and was killed."""
@@ -357,6 +356,7 @@ class Agent:
 
     def _watch(self, evidence: Evidence, handle: Handle) -> Live:
         live = self._live[handle.name] = Live(evidence, handle)
+        self._ended.forget(*handle.key)
         assert self._tasks is not None
         self._tasks.create_task(self._wait(live), name=f"watch-{handle.name}")
         self._note_change()

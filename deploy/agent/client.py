@@ -77,7 +77,7 @@ class AgentClient:
         self, name: str, *, epoch: int = 0, pid: int = 0, boot_id: str = ""
     ) -> agent_pb2.FenceResponse:
         """Kill an incarnation: a worker's by its epoch (the name may be empty), a router's by its
-        pid."""
+        pid, or whatever runs or starts of its name (no pid)."""
         request = agent_pb2.FenceRequest(
             controller=self._controller, name=name, epoch=epoch, pid=pid, boot_id=boot_id
         )

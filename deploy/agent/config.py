@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from twolane.config import SOCKET_NAME
+from twolane.deploy.errors import StartError
+from twolane.deploy.spec.specs import RouterSpec
 from twolane.security.credentials import Credentials
 
 START_S = 1800.0  # large models load for minutes, and kernels are compiled
@@ -33,3 +38,14 @@ class AgentConfig:
     gpus: tuple[str, ...] = ()
     heartbeat_s: float = 1.0
     start_s: float = START_S
+
+    def admin_socket_of(self, router: RouterSpec) -> Path:
+        """Where clients on this host look for the operators' socket. Raises `StartError`."""
+        folder = Path(tempfile.gettempdir()) / f"twolane-agent-{self.host_name}-{os.geteuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+                raise StartError(f"{folder} belongs to another user")
+        except OSError as error:
+            raise StartError(f"{folder}: {error.strerror}") from error
+        return folder / (f"{SOCKET_NAME}.{router.name}" if router.shares_ports else SOCKET_NAME)

@@ -14,6 +14,10 @@ CLASS_C = "C"  # its host was switched off, by its fence command or according to
 _MOST = 1000
 
 
+class NeverHereError(Exception):
+    """This host has no evidence that the process was ever started here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A process that is proven dead, how it ended as text, and the routers to report it to."""
@@ -51,6 +55,13 @@ class EndedProcesses:
             if ended.epoch == epoch and (epoch or (ended.name, ended.pid) == (name, pid)):
                 return ended
         return None
+
+    def forget(self, name: str, epoch: int, pid: int) -> None:
+        """Forget an earlier router: one runs that has its name and its pid."""
+        for number, ended in self._all.items():
+            if (ended.name, ended.epoch, ended.pid) == (name, epoch, pid):
+                self._path(self._all.pop(number)).unlink(missing_ok=True)
+                return
 
     def since(self, number: int) -> tuple[list[Ended], int]:
         """All processes added after `number`, and the last number."""

@@ -97,8 +97,8 @@ async def end_elsewhere(
 
 
 def may_still_run(links: Mapping[str, HostLink], handles: Collection[Handle]) -> str:
-    """What has no proof of its end, by host: of `handles`, of starts without an outcome, and of
-    what a host that is silent now has reported. Empty if all has ended."""
+    """What has no proof of its end, by host, up or silent: of `handles`, of starts without an
+    outcome, and of what the host has last reported. Empty if all has ended."""
     told = []
     for name, link in links.items():
         if link.state in (HostState.OFF, HostState.AWAY):

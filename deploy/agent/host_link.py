@@ -94,7 +94,7 @@ class HostLink:
         self.nodes: dict[str, str] = {}  # of pods, by boot id
         self.earlier: list[InPod] = []  # what an earlier controller has known here
         self.n_starting = 0
-        self.unknown: dict[str, int] = {}  # epochs by name: starts without an outcome
+        self.unknown: dict[str, tuple[int, str]] = {}  # starts without an outcome: epoch, boot id
         self.desired: agent_pb2.Desired | None = None  # to be kept there; None: nothing so far
         self.kept: agent_pb2.Desired | None = None  # there, as far as we know
 
@@ -262,6 +262,7 @@ class HostLink:
         workers that are proven dead by that."""
         self.ended_boots.add(boot_id)
         self.lost_pods.discard(boot_id)
+        self.unknown = {name: its for name, its in self.unknown.items() if its[1] != boot_id}
         dead = [key for key, its in self._boots.items() if its == boot_id]
         for key in dead:
             self.note_end(key, how, proof_class)

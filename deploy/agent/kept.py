@@ -29,8 +29,7 @@ class KeptDesired:
         self.value: agent_pb2.Desired | None = None
         self._desired: Desired | None = None
         if path.exists():
-            term, revision, text = json.loads(path.read_text(encoding="utf-8"))
-            self._take(agent_pb2.Desired(term=term, revision=revision, json=text))
+            self._take(_read(path))
 
     def write(self, value: agent_pb2.Desired) -> None:
         """It is on disk on return, unless a later one is there. Raises OSError."""
@@ -63,6 +62,15 @@ def parsed(value: agent_pb2.Desired | None) -> Desired | None:
     """What the last controller wanted; None: unknown, or what its topology says. Raises
     ValueError."""
     return from_json(Desired, value.json) if value is not None and value.json else None
+
+
+def _read(path: Path) -> agent_pb2.Desired:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        term, revision, text = found
+        return agent_pb2.Desired(term=term, revision=revision, json=text)
+    except TypeError as error:
+        raise ValueError(f"{path} holds {found!r}") from error
 
 
 def _age(its: agent_pb2.Desired) -> tuple[int, int]:

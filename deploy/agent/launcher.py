@@ -21,12 +21,7 @@ import grpc
 from twolane.deploy.agent.client import AgentClient, handle_of_process
 from twolane.deploy.agent.describe import describe_all, read_latest_log
 from twolane.deploy.agent.ended import CLASS_A
-from twolane.deploy.agent.ending import (
-    end_elsewhere,
-    end_processes,
-    fence_host,
-    may_still_run,
-)
+from twolane.deploy.agent.ending import end_elsewhere, end_processes, fence_host, may_still_run
 from twolane.deploy.agent.host_link import HostLink, HostState, LinkConfig, lost_handle
 from twolane.deploy.agent.host_status import status_of
 from twolane.deploy.agent.kept import latest, parsed
@@ -165,16 +160,14 @@ class AgentLauncher:
             raise StartError(f"{spec.name}: {link.host.name} ({link.host.agent}) is silent")
         spec = addressed(spec, link.host)
         await end_elsewhere(self._links.values(), spec.name, link, self.fence)
-        handle = self._lost(spec.name)
+        lost = self._lost(spec.name)
+        if lost is not None:
+            self._handles[spec.name] = lost
+            return lost
+        handle = await self._adopted(spec, link)
         if handle is None:
-            handle = await self._adopted(spec, link)
-            if handle is None:
-                await check_revision(spec, link)
-                handle = await self._started(spec, link)
-            link.runs(handle)
-            if link.is_pod:
-                await self._kept_on_hosts.save_again()
-        self._handles[spec.name] = handle
+            await check_revision(spec, link)
+            handle = await self._started(spec, link)
         return handle
 
     def _lost(self, name: str) -> Handle | None:
@@ -308,6 +301,7 @@ class AgentLauncher:
         handle = handle_of_process(process, link.host.name)
         if process.digest == digest(spec):
             self._outlives = True
+            await self._runs(handle, link)
             return handle
         log.info("%s runs with another configuration and is replaced", spec.name)
         try:
@@ -318,17 +312,11 @@ class AgentLauncher:
         return None
 
     async def _started(self, spec: ProcessSpec, link: HostLink) -> Handle:
-        boot_id = link.boot_id
         link.n_starting += 1
-        link.unknown[spec.name] = spec.epoch
+        link.unknown[spec.name] = spec.epoch, link.boot_id
         try:
-            answer = await self._call(link, partial(AgentClient.start, spec=spec))
-            if answer.error:
-                raise StartError(answer.error)
-            handle = handle_of_process(answer.process, link.host.name)
-        except grpc.aio.AioRpcError as error:
-            why = error.details() or error.code().name
-            handle = await self._found_out(spec, link, boot_id, why)
+            handle = await self._outcome(spec, link)
+            await self._runs(handle, link)
         except asyncio.CancelledError:
             await self._prove_unknown(link, spec.name)
             raise
@@ -340,15 +328,40 @@ class AgentLauncher:
         link.unknown.pop(spec.name, None)
         return handle
 
+    async def _runs(self, handle: Handle, link: HostLink) -> None:
+        """Note that it runs there, at once; a pod also for the controller after this one."""
+        self._handles[handle.name] = handle
+        link.runs(handle)
+        if link.is_pod:
+            await self._kept_on_hosts.save_again()
+
+    async def _outcome(self, spec: ProcessSpec, link: HostLink) -> Handle:
+        boot_id = link.boot_id
+        try:
+            answer = await self._call(link, partial(AgentClient.start, spec=spec))
+        except grpc.aio.AioRpcError as error:
+            why = error.details() or error.code().name
+            return await self._found_out(spec, link, boot_id, why)
+        if answer.error:
+            raise StartError(answer.error)
+        return handle_of_process(answer.process, link.host.name)
+
     async def _prove_unknown(self, link: HostLink, *names: str) -> None:
         """Kill what starts of these names, which have no outcome, may have left there."""
         link.may_run = True
         for name in names:
-            fence = partial(AgentClient.fence, name=name, epoch=link.unknown.get(name, 0))
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                if (await self._call(link, fence)).result != _RESULT.RESULT_NOT_PROVEN:
-                    link.unknown.pop(name, None)
-        link.may_run = not link.unknown.keys().isdisjoint(names)
+            its = link.unknown.get(name)
+            if its is not None and await self._is_ended(link, name, *its):
+                link.unknown.pop(name, None)
+        link.may_run = bool(link.unknown)
+
+    async def _is_ended(self, link: HostLink, name: str, epoch: int, boot_id: str) -> bool:
+        """Kill what a start in that boot may have left: whether nothing is."""
+        fence = partial(AgentClient.fence, name=name, epoch=epoch, boot_id=boot_id)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            if link.state is HostState.UP:
+                return (await self._call(link, fence)).result != _RESULT.RESULT_NOT_PROVEN
+        return False
 
     async def _found_out(self, spec: ProcessSpec, link: HostLink, boot_id: str, why: str) -> Handle:
         """Find out what became of a start whose answer was lost. Returns the process if it serves.
@@ -358,31 +371,19 @@ class AgentLauncher:
             await asyncio.sleep(_ASK_AGAIN_S)
             link.check()
             if link.state is HostState.OFF or boot_id in link.ended_boots:
-                link.unknown.pop(spec.name, None)
                 raise StartError(f"{spec.name}: nothing of it is left on {link.host.name}")
             if link.state is not HostState.UP or link.is_another_pod_than(boot_id):
                 continue
             process = link.live.get(spec.name)
             if process is not None and process.epoch == spec.epoch:
                 return handle_of_process(process, link.host.name)
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                fence = partial(AgentClient.fence, name=spec.name, epoch=spec.epoch)
-                answer = await self._call(link, fence)
-                if answer.result != _RESULT.RESULT_NOT_PROVEN:
-                    link.unknown.pop(spec.name, None)
-                    raise StartError(f"{spec.name}: {why}")
+            if await self._is_ended(link, spec.name, spec.epoch, boot_id):
+                raise StartError(f"{spec.name}: {why}")
 
     async def _fence(self, link: HostLink, handle: Handle) -> agent_pb2.FenceResponse:
-        return await self._call(
-            link,
-            partial(
-                AgentClient.fence,
-                name=handle.name,
-                epoch=handle.epoch,
-                pid=handle.pid,
-                boot_id=link.boot_id,
-            ),
-        )
+        name, epoch, pid = handle.key
+        fence = partial(AgentClient.fence, name=name, epoch=epoch, pid=pid, boot_id=link.boot_id)
+        return await self._call(link, fence)
 
     async def _call(
         self, link: HostLink, call: Callable[[AgentClient], Awaitable[AnswerT]]

@@ -18,13 +18,9 @@ from typing import Self
 import grpc
 
 from twolane.deploy.agent import asked_drain
-from twolane.deploy.agent.agent import (
-    Agent,
-    Live,
-    NeverHereError,
-)
+from twolane.deploy.agent.agent import Agent, Live
 from twolane.deploy.agent.config import AgentConfig
-from twolane.deploy.agent.ended import Ended
+from twolane.deploy.agent.ended import Ended, NeverHereError
 from twolane.deploy.agent.reports import Reporter
 from twolane.deploy.agent.term import OldTermError, Term
 from twolane.deploy.errors import NotProvenError, StartError

@@ -143,6 +143,13 @@ def test_the_latest_is_of_the_highest_term_then_of_the_highest_revision(tmp_path
     assert kept.value == KeptDesired(tmp_path / "desired").value == found[2]
 
 
+@pytest.mark.parametrize("text", ["5", "null", "{}", '["x", "y", 5]', "not JSON"])
+def test_a_file_that_cannot_be_read_is_a_value_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "desired").write_text(text)
+    with pytest.raises(ValueError, match=r"."):
+        KeptDesired(tmp_path / "desired")
+
+
 async def test_a_host_without_memory_learns_what_is_desired_as_soon_as_it_is_up(
     hosts: Hosts, tmp_path: Path
 ) -> None:

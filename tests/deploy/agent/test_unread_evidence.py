@@ -17,7 +17,7 @@ from tests.until import until
 from twolane.deploy.agent.client import AgentClient
 from twolane.deploy.agent.ended import EndedProcesses
 from twolane.deploy.errors import NotProvenError
-from twolane.deploy.process.evidence import read_evidence
+from twolane.deploy.process.evidence import boot_id, read_evidence
 from twolane.v1 import agent_pb2
 
 __all__ = ["hosts", "nobody_left"]
@@ -118,7 +118,7 @@ async def test_a_start_that_is_cancelled_ends_no_other_of_its_host(
         starts[0].cancel()
         await asyncio.wait(starts[:1])
         assert fenced == [specs[0].epoch]
-        assert launcher._links["a"].unknown == {"w2": specs[1].epoch}
+        assert launcher._links["a"].unknown == {"w2": (specs[1].epoch, boot_id())}
         starts[1].cancel()
         await asyncio.wait(starts)
 

@@ -203,7 +203,7 @@ HOSTS = (
         "if not found.is_signature_valid:",
         "if False:",
         (
-            "tests/twolane/security/test_certs.py::"
+            "tests/twolane/security/test_cert_requests.py::"
             "test_a_request_that_was_changed_on_its_way_is_refused",
         ),
     ),
@@ -222,6 +222,8 @@ HOSTS = (
         "twolane/security/certs.py",
         "if not fits:",
         "if False:",
-        ("tests/twolane/security/test_certs.py::test_a_request_beside_another_key_is_not_signed",),
+        (
+            "tests/twolane/security/test_cert_requests.py::test_a_request_beside_another_key_is_not_signed",
+        ),
     ),
 )

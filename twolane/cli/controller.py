@@ -43,8 +43,9 @@ class ControllerClient:
             found = socket_of(check_endpoint(found), CONTROLLER_SOCKET_NAME) or ""
         if not found:
             raise UnavailableError(
-                f"no launcher of yours on this machine is found for a cluster at {endpoint}: name "
-                "the launcher's socket, unix:PATH"
+                f"no launcher of yours on this machine is found for a cluster at {endpoint}, and "
+                "one that still starts is not found by its port: name the launcher's socket, "
+                "unix:PATH"
             )
         self.endpoint = found
         self._channel = grpc.insecure_channel(self.endpoint, options=CHANNEL_OPTIONS)

@@ -143,8 +143,8 @@ def sign(*, requests: Sequence[Path], days: int, yes: bool, directory: Path, as_
 @dir_option
 @json_option
 def renew(*, names: Sequence[str], directory: Path, days: int, as_json: bool) -> None:
-    """Replace the certificates with these file names, or all, by new ones with new keys. Those made
-    from a request keep their key: copy them to their hosts again.
+    """Replace the certificates with these file names (without .crt), or all, by new ones with new
+    keys. Those made from a request keep their key: copy them to their hosts again.
 
     Processes use them from the next connection on, without a restart.
     """

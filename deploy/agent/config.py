@@ -40,7 +40,8 @@ class AgentConfig:
     start_s: float = START_S
 
     def admin_socket_of(self, router: RouterSpec) -> Path:
-        """Where clients on this host look for the operators' socket. Raises `StartError`."""
+        """Where clients on this host look for the operators' socket; makes its folder. Raises
+        `StartError`."""
         folder = Path(tempfile.gettempdir()) / f"twolane-agent-{self.host_name}-{os.geteuid()}"
         try:
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -116,16 +116,22 @@ async def test_a_router_whose_answer_is_lost_has_ended_when_its_start_has_failed
         assert not launcher._links["a"].unknown
 
 
+def stuck_in(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> asyncio.Event:
+    """That method never returns; the event is set once it is called."""
+    called = asyncio.Event()
+
+    async def stuck(*_: object) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(owner, method, stuck)
+    return called
+
+
 async def test_a_start_that_is_cancelled_while_it_is_found_out_leaves_nothing(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = asyncio.Event()
-
-    async def found_out(*_: object) -> None:
-        finding.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(AgentLauncher, "_found_out", found_out)
+    finding = stuck_in(monkeypatch, AgentLauncher, "_found_out")
     async with launched(hosts) as launcher, lost_answers(hosts, launcher, monkeypatch):
         starting = asyncio.create_task(launcher.start(launched_spec("a", behaviour="slow")))
         await finding.wait()
@@ -140,13 +146,7 @@ async def test_a_start_that_is_cancelled_while_it_is_found_out_leaves_nothing(
 async def test_a_start_that_is_cancelled_while_its_pod_is_saved_leaves_nothing(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saving = asyncio.Event()
-
-    async def save_again(self: KeptOnHosts) -> None:
-        saving.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(KeptOnHosts, "save_again", save_again)
+    saving = stuck_in(monkeypatch, KeptOnHosts, "save_again")
     await hosts.stop("a")
     await hosts.start("a", host_uid="first")
     async with launched(hosts) as launcher:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.twolane.conftest import Door
+from tests.twolane.ops.looks import looks
 from tests.twolane.ops.scripted_admin import ScriptedAdmin
 from tests.twolane.ops.test_golden_output import COMMANDS
 from twolane.admin import AdminClient
@@ -140,14 +141,14 @@ def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = cluster_pb2.PoolStatus
-    looks = [
+    left = [
         [],  # a router that has just started
         [pool(pool="decode", workers=2, alive=2)],  # told before the act
         [pool(pool="decode", workers=3, alive=2, starting=1)],
         [pool(pool="decode", workers=3, alive=2, starting=1)],
         [pool(pool="decode", workers=3, alive=3)],
     ]
-    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: left.pop(0))
     monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
     done = run(door, "scale decode=3 --yes --wait")
     assert done.exit_code == 0, done.output
@@ -156,7 +157,7 @@ def test_a_wait_says_what_is_left_and_ends_with_the_size_that_was_asked_for(
         "waiting: decode: is to have 2, not 3",
         "waiting: decode: 2 of 3 alive, 1 starting",
     ]
-    assert looks == []
+    assert left == []
 
 
 def test_a_wait_outlives_the_router_that_it_asks(
@@ -165,15 +166,8 @@ def test_a_wait_outlives_the_router_that_it_asks(
     gone = UnavailableError("it ends")
     pool = cluster_pb2.PoolStatus
     short, whole = (pool(pool="decode", workers=3, alive=n) for n in (2, 3))
-    looks: list[list[cluster_pb2.PoolStatus] | Exception] = [[short], gone, gone, [whole]]
-
-    def look(_: object) -> list[cluster_pb2.PoolStatus]:
-        found = looks.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    monkeypatch.setattr("twolane.cli.ops.scale._pools", look)
+    pools = looks([short], gone, gone, [whole])
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", pools)
     monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
     monkeypatch.setattr("twolane.cli.patience._EVERY_S", 0.0)
     done = run(door, "scale decode=3 --yes --wait")
@@ -185,31 +179,31 @@ def test_a_wait_ends_when_another_size_is_wanted_by_then(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = cluster_pb2.PoolStatus
-    looks = [
+    left = [
         [pool(pool="decode", workers=3, alive=2)],
         [],  # the router was replaced
         [pool(pool="decode", workers=1, alive=2, draining=1)],
     ]
-    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.scale._pools", lambda _: left.pop(0))
     monkeypatch.setattr("twolane.cli.ops.scale._POLL_S", 0.0)
     done = run(door, "scale decode=3 --yes --wait")
     assert done.exit_code == 5
     assert "the size of decode was changed: decode: is to have 1, not 3" in done.output
-    assert looks == []
+    assert left == []
 
 
 def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = cluster_pb2.HostStatus
-    looks = [
+    left = [
         None,  # a router that has just started
         host(name="node-c", state="up"),  # told before the act
         host(name="node-c", state="up", cordoned=True, workers=["decode-1", "prefill-1"]),
         host(name="node-c", state="silent", cordoned=True, workers=["decode-1"]),
         host(name="node-c", state="up", cordoned=True),
     ]
-    monkeypatch.setattr("twolane.cli.ops.hosts._status", lambda *_: looks.pop(0))
+    monkeypatch.setattr("twolane.cli.ops.hosts._status", lambda *_: left.pop(0))
     monkeypatch.setattr("twolane.cli.ops.hosts._POLL_S", 0.0)
     done = run(door, "drain-node node-c --yes")
     assert done.exit_code == 0, done.output
@@ -221,7 +215,7 @@ def test_a_drain_of_a_host_says_what_is_left_until_it_is_safe(
     ]
     safe = "node-c is safe: no worker is left there, but router-1 would end with it\n"
     assert done.stdout.endswith(safe)
-    assert looks == []
+    assert left == []
 
 
 @pytest.mark.parametrize("size", ["decode", "decode=", "=3", "decode=-1", "decode=many"])

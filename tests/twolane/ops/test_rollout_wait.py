@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.twolane.conftest import Door
+from tests.twolane.ops.looks import looks
 from twolane.cli.app import app
 from twolane.errors import UnavailableError
 from twolane.v1 import cluster_pb2
@@ -27,18 +28,10 @@ def ends(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
 
 
 def answers(
-    monkeypatch: pytest.MonkeyPatch, *looks: cluster_pb2.RolloutStatus | Exception | None
+    monkeypatch: pytest.MonkeyPatch, *told: cluster_pb2.RolloutStatus | Exception | None
 ) -> None:
     """What a router tells, look by look, the last for ever. None: of no rollout."""
-    left = list(looks)
-
-    def latest(_: object) -> cluster_pb2.RolloutStatus | None:
-        its = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(its, Exception):
-            raise its
-        return its
-
-    monkeypatch.setattr("twolane.cli.rollout._latest", latest)
+    monkeypatch.setattr("twolane.cli.rollout._latest", looks(*told))
     monkeypatch.setattr("twolane.cli.rollout._POLL_S", 0.0)
     monkeypatch.setattr("twolane.cli.patience._EVERY_S", 0.0)
 
